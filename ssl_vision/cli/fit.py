@@ -44,15 +44,15 @@ from ssl_vision.cli.run_options import add_run_options, check_callbacks, check_t
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.quiet import quiet, without_noise
-from ssl_vision.runs.changed_images import check_images
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint, remove_requeued
 from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO
 from ssl_vision.runs.checkpointing import ResumeCheckpoint
 from ssl_vision.runs.folder import RunFolder, below_home, derived_name, run_path
-from ssl_vision.runs.initial import start_from
+from ssl_vision.runs.images_file import check_images
 from ssl_vision.runs.log import RunLog
 from ssl_vision.runs.record import RunRecord, early_stopping
 from ssl_vision.runs.registry import Run
+from ssl_vision.runs.weights import start_from
 from ssl_vision.tracking.artifacts import SCHEME, fetched_checkpoint
 from ssl_vision.tracking.wandb import mirror, mirror_ends, mirror_mode
 from ssl_vision.tracking.wandb_callback import WandbCallback
@@ -170,11 +170,13 @@ class RunCLI(LightningCLI):
             config.ckpt_path, config.verbose = config.ckpt_path or "last", False
         resume = config.ckpt_path is not None
         if config.ckpt_path == "last":
-            config.ckpt_path = last_checkpoint(self.folder, str(self.subcommand))
-        elif str(config.ckpt_path).startswith(SCHEME):
-            config.ckpt_path = str(fetched_checkpoint(str(config.ckpt_path)))
-        if config.ckpt_path:
-            self.checkpoint = read_checkpoint(config.ckpt_path)._replace(state={})
+            self.checkpoint, config.ckpt_path = last_checkpoint(self.folder, str(self.subcommand)), None
+        elif config.ckpt_path:
+            remote = config.ckpt_path.startswith(SCHEME)
+            file = fetched_checkpoint(config.ckpt_path) if remote else config.ckpt_path
+            self.checkpoint = read_checkpoint(file, verify=True)
+        if self.checkpoint is not None:
+            self.checkpoint = self.checkpoint._replace(state={})
             config.ckpt_path = str(self.checkpoint.path)
             check_config(self.checkpoint, self.plain_config, str(self.subcommand))
         self.check = partial(

@@ -63,7 +63,7 @@ def place_to_continue(folder: RunFolder, *, online: bool) -> str | None:
     return place
 
 
-def last_checkpoint(folder: RunFolder, command: str) -> str | None:
+def last_checkpoint(folder: RunFolder, command: str) -> Checkpoint | None:
     """Return the run's last readable checkpoint, or None if training has not written one yet.
 
     Args:
@@ -77,14 +77,14 @@ def last_checkpoint(folder: RunFolder, command: str) -> str | None:
     while candidates:
         file = candidates.pop(0)
         try:
-            read_checkpoint(file)
+            checkpoint = read_checkpoint(file, verify=True)
         except InputError as error:
             if not candidates:
                 raise
             rank_zero_warn(f"{error}: falling back to {candidates[0]}")
             continue
         rank_zero_info(f"continuing from {file}")
-        return str(file)
+        return checkpoint
     if command != "fit" or any(folder.checkpoints.glob("*.ckpt")):
         advice = "" if folder.config_file.exists() else f"; give the run directory: ssl-vision {command} RUN"
         raise InputError(f"{folder.last}: no such checkpoint{advice}")

@@ -93,7 +93,7 @@ def add_run_options(parser: LightningArgumentParser) -> None:
         "--wandb_artifacts",
         type=Artifacts,
         default="none",
-        help="Checkpoint to upload to W&B: last, best or none. Exported encoders are uploaded with it.",
+        help="Checkpoint to upload to W&B: last or none. Exported encoders are uploaded with it.",
     )
     parser.add_argument(
         "--wandb_media",

@@ -7,7 +7,7 @@ from typing import Any
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.errors import InputError
 from ssl_vision.runs.csv_files import names
-from ssl_vision.runs.evaluation_summary import TEST_PREFIXES
+from ssl_vision.runs.evaluation_file import TEST_PREFIXES
 from ssl_vision.runs.registry import SHORT, Run
 from ssl_vision.runs.settings import named_settings
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from ssl_vision.descriptions import MetricDescription, description_of
-from ssl_vision.runs.evaluation_summary import Variant, stated_differences, variant_of
+from ssl_vision.runs.evaluation_file import Variant, stated_differences, variant_of
 
 _Column = tuple[str, Variant]
 

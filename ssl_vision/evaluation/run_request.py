@@ -19,8 +19,7 @@ from ssl_vision.evaluation.subject import Network, Subject, networks_beside
 from ssl_vision.methods import Layers
 from ssl_vision.pretrained.rebuild import ROOT_NEEDED, safe_data, trained_model, untrained_model
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint, run_beside
-from ssl_vision.runs.evaluation_file import merged, read_rows
-from ssl_vision.runs.evaluation_summary import evaluation_summary
+from ssl_vision.runs.evaluation_file import evaluation_summary, merged, read_rows
 from ssl_vision.runs.folder import below_home, owned, significant
 from ssl_vision.runs.registry import Run
 from ssl_vision.runs.settings import class_name
@@ -44,7 +43,6 @@ class RunRequest:
         self.config = self.checkpoint.config
         self.allow_class = allowed_classes(args)
         self.folder = run_beside(self.checkpoint)
-        self.folder.check_links()
         self.by_user = not remote and owned(self.folder.path, self.checkpoint.path)
         self._data_of_run = _data_of_run(self.checkpoint, args, self.allow_class, own=self.by_user)
         parser = evaluation_parser(self._data_of_run)

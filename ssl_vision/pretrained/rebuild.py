@@ -1,8 +1,7 @@
 """Model and data of a run, rebuilt from its checkpoint."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytorch_lightning as pl
@@ -92,7 +91,7 @@ def safe_data(
         allow_class: classes outside this package that the config may name.
 
     Raises:
-        InputError: the config names another class, or another user's run names a path outside its data root.
+        InputError: the config names another class.
     """
     section = resolved(pl.LightningDataModule, "data", config, where=where, allow_class=allow_class)
     for options in (section["init_args"], section.get("dict_kwargs") or {}):
@@ -102,19 +101,4 @@ def safe_data(
             options |= {"root": ROOT_NEEDED} if "root" in options else {}
             for key in ("cache", "cache_dir"):
                 options.pop(key, None)
-    for text in () if owned else _texts(section):
-        path = Path(text)
-        if path.is_absolute() or text.startswith("~") or ".." in path.parts:
-            raise InputError(
-                f"{where}: belongs to another user, and its data section names {text}, which is outside the "
-                "data root: copy the run and remove the path"
-            )
     return section
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (dict, list)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _texts(item)

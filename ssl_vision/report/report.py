@@ -81,7 +81,6 @@ def run(args: Sequence[str]) -> None:
     if len(runs) > 1:
         page = comparison_page(runs, options.by, **page_options)
     else:
-        runs[0].folder.check_links()
         page = run_page(ReportContext(runs[0], **page_options))
     write_text(output, page)
     print(f"written to {output}")

@@ -14,8 +14,7 @@ from ssl_vision.report.gallery import queries, tile
 from ssl_vision.report.markup import macros, render
 from ssl_vision.report.page import Missing
 from ssl_vision.report.sprite_sheet import SpriteSheet
-from ssl_vision.runs.evaluation_file import chosen_fields
-from ssl_vision.runs.evaluation_summary import VARIANTS, rows_of_own_data
+from ssl_vision.runs.evaluation_file import VARIANTS, chosen_fields, rows_of_own_data
 from ssl_vision.runs.folder import DATA_OF_ROOT, below_home
 from ssl_vision.runs.registry import Run
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ssl_vision.reproduce.paper_run import PaperRun
-from ssl_vision.runs.atomic_files import check_inside
 from ssl_vision.sweeps.process import Process, TrialProcess
 from ssl_vision.sweeps.runner import Trials
 
@@ -46,7 +45,6 @@ class PaperTrials(Trials[Process]):
                 self._print(run, _OTHER)
             elif commands := run.missing():
                 run.place.mkdir(parents=True, exist_ok=True)
-                check_inside(run.place, run.name)
                 if commands[0] == run.fit:
                     run.record_options()
                 process = self.launch(commands[0], run.log, environment)

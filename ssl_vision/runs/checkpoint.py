@@ -13,7 +13,9 @@ from ssl_vision.errors import InputError
 from ssl_vision.hub import is_address
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.reading import parse_yaml
-from ssl_vision.runs.record import CHECKPOINT_KEY
+
+CHECKPOINT_KEY = "ssl_vision"
+"""Key of what `RunRecord` adds to a checkpoint."""
 
 
 class Checkpoint(NamedTuple):
@@ -32,11 +34,15 @@ class Checkpoint(NamedTuple):
     """Names of the classes of the online probe; None without one."""
 
 
-def read_checkpoint(path: str | Path) -> Checkpoint:
+def read_checkpoint(path: str | Path, *, verify: bool = False) -> Checkpoint:
     """Read a checkpoint file, or the last checkpoint of a run directory.
 
     Only tensors and plain values are read. Files that contain anything else, such as a pickle that would run
-    code, are refused, as are files whose checksums do not match.
+    code, are refused.
+
+    Args:
+        path: path of the file or of the run directory.
+        verify: compare the checksums of the whole file, which torch does not.
 
     Raises:
         InputError: the file does not exist, is damaged or refused, or was not written by ``ssl-vision fit``;
@@ -52,7 +58,10 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     if not file.is_file():
         raise InputError(f"{file}: no such checkpoint{_runs_within(path)}")
     try:
-        check_bytes(file)
+        if verify and zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                if damaged := archive.testzip():
+                    raise InputError(f"{file}: damaged, the checksum of {damaged} does not match")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the pickle protocol of files that are refused anyway
             mapped = zipfile.is_zipfile(file)  # memory-mapped, so that the optimizer's state is never read
@@ -64,7 +73,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     except Exception as error:
         raise InputError(f"{file}: not a readable checkpoint ({type(error).__name__})") from error
     try:
-        record, fit_loop = _table(content, CHECKPOINT_KEY), _table(content, "loops", "fit_loop")
+        record = content[CHECKPOINT_KEY]
         version = record["version"]
         if _release(version) > _release(__version__):
             raise InputError(
@@ -73,7 +82,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         config = parse_yaml(record["config"], where=f"{file}: its config")
         state = content["state_dict"]
         # "processed" counts epochs whose batches are done; Lightning saves before it increments "completed".
-        progress = _table(fit_loop, "epoch_progress", "current")
+        epoch = int(content["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
         if (
             not _is_config(config)
             or not isinstance(state, dict)
@@ -81,7 +90,6 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         ):
             raise TypeError
         online = content.get("callbacks", {}).get("OnlineProbe", {}).get("layer")
-        epoch = int(progress["processed"])
         return Checkpoint(file, config, epoch, state, online, record.get("images"), record.get("classes"))
     except InputError:
         raise
@@ -118,22 +126,6 @@ def remove_requeued(folder: RunFolder) -> None:
         file.unlink()
 
 
-def _table(content: Any, *keys: str) -> dict[str, Any]:
-    """Return the nested dict at a path of keys.
-
-    Raises:
-        TypeError: a value on the path is not a dict.
-        KeyError: a key does not exist.
-    """
-    for key in keys:
-        if not isinstance(content, dict):
-            raise TypeError
-        content = content[key]
-    if not isinstance(content, dict):
-        raise TypeError
-    return content
-
-
 def _is_config(config: Any) -> bool:
     """Return True for a dict with the sections of a run's config: seed, trainer, model and data."""
     return (
@@ -149,22 +141,6 @@ def run_beside(checkpoint: Checkpoint) -> RunFolder:
     """Return the run directory of a checkpoint, or the checkpoint's own directory outside a run."""
     run = RunFolder(checkpoint.path.parent.parent)
     return run if run.config_file.exists() else RunFolder(checkpoint.path.parent)
-
-
-def check_bytes(file: Path) -> None:
-    """Verify the CRC-32 checksums of a zip archive, which torch does not.
-
-    Raises:
-        InputError: a checksum does not match, or a member is compressed. Torch does not compress, and a
-            compressed member may expand to any size.
-    """
-    if not zipfile.is_zipfile(file):
-        return
-    with zipfile.ZipFile(file) as archive:
-        if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-            raise InputError(f"{file}: refused, it is compressed")
-        if damaged := archive.testzip():
-            raise InputError(f"{file}: damaged, the checksum of {damaged} does not match")
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -1,16 +1,44 @@
-"""Reading, merging and selecting the rows of evaluation.json."""
+"""Rows of evaluation.json: reading, merging and selecting them, and one name for each measurement."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from ssl_vision.descriptions import LAYERS, description_of
 from ssl_vision.errors import InputError
+from ssl_vision.runs.folder import DATA_OF_ROOT
 from ssl_vision.runs.reading import read_json
 from ssl_vision.runs.settings import class_name
 
 Rows = list[dict[str, Any]]
 
 _OUTCOME = {"value", "weights", "title", "unit", "direction"}
+
+DEFAULT_PROTOCOL = "macl"
+"""The protocol whose name is left out."""
+
+TEST_PREFIXES = ("test/", "evaluation/")
+"""Prefixes of names: for the test split, or for the split that is evaluated in its place."""
+
+VARIANTS = {
+    "k": "k={}",
+    "distance": "{}",
+    "vote": "{}",
+    "temperature": "T={}",
+    "augmentation": "{}",
+    "labels": "{} labels",
+}
+"""Fields in which two rows of one metric differ, and how a heading or a name states them."""
+
+_TRAINING = ("lr", "weight_decay", "options")
+"""Fields that are stated only for rows that do not differ in `VARIANTS`."""
+
+_NEXT_OPTION = re.compile(r", (?=[a-z]\w* )")
+"""Separator of the options in a row; the values of an option may contain commas."""
+
+_OTHER_FOLDER = {("folder", "val")}
+"""The validation split of a folder is in a subfolder other than that of the test split."""
 
 
 def chosen_fields(metric: object) -> set[str]:
@@ -87,3 +115,116 @@ def preferred(rows: Sequence[dict[str, Any]], config: Mapping[str, Any]) -> Rows
 def _key(row: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:
     left_out = _OUTCOME | chosen_fields(row.get("metric"))
     return frozenset((name, str(value)) for name, value in row.items() if name not in left_out)
+
+
+class Variant(NamedTuple):
+    """One of several ways in which a metric was measured."""
+
+    fields: tuple[str, ...]
+    """Texts of the fields of `VARIANTS`, empty where a field does not apply."""
+    training: tuple[str, ...]
+    """Training options of a classifier, such as ``epochs=100``."""
+
+
+def variant_of(row: Mapping[str, Any]) -> Variant:
+    """Return the variant of a row; what a grid search selects is not part of it."""
+    texts = {
+        name: str(row[name])
+        for name in (*VARIANTS, *_TRAINING)
+        if row.get(name) is not None and name not in chosen_fields(row["metric"])
+    }
+    options = [f"{name} {texts[name]}" for name in ("lr", "weight_decay") if name in texts]
+    options += _NEXT_OPTION.split(texts["options"]) if texts.get("options") else []
+    return Variant(
+        tuple(texts.get(name, "") for name in VARIANTS), tuple(each.replace(" ", "=", 1) for each in options)
+    )
+
+
+def stated_differences(variant: Variant, others: Iterable[Variant]) -> list[str]:
+    """State in what a variant differs from others of the same metric.
+
+    Training options are compared only with those of variants with the same fields.
+    """
+    others = list(others)
+    stated = [
+        VARIANTS[name].format(text)
+        for i, (name, text) in enumerate(zip(VARIANTS, variant.fields, strict=True))
+        if text not in ("", "none") and any(other.fields[i] != text for other in others)
+    ]
+    alike = [other.training for other in others if other.fields == variant.fields]
+    return stated + [text for text in variant.training if not all(text in training for training in alike)]
+
+
+def evaluation_summary(
+    rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any], *, epoch: int
+) -> dict[str, float]:
+    """Return the values of the trained network on the run's own data, by name.
+
+    A name is ``test/METRIC`` under the protocol ``macl`` at the backbone. Other layers have the suffix that
+    they have in metrics.csv. Other protocols, and the fields that distinguish rows of one metric, come in
+    between: ``test/linear_top1_projector``, ``test/lightly/knn_top1``, ``test/dinov2/k=20/knn_top1``.
+    If there is no test split, names begin with ``evaluation/``.
+
+    Args:
+        rows: rows of evaluation.json.
+        config: config of the run.
+        epoch: the epoch whose rows are taken.
+    """
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows_of_own_data(rows, config, epoch=epoch):
+        if "table" in _sections(row):
+            groups.setdefault(_name(row), []).append(row)
+    return dict(value for (place, metric), group in groups.items() for value in _values(place, metric, group))
+
+
+def rows_of_own_data(
+    rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any], *, epoch: int
+) -> list[Mapping[str, Any]]:
+    """Return the rows of the trained network at an epoch on the run's own data, unchanged.
+
+    The root of a data set is only its place, except in `DATA_OF_ROOT`.
+    """
+    data_of_run = own_data(config)
+    if data_of_run.get("data") not in DATA_OF_ROOT:
+        data_of_run.pop("root", None)
+    return [
+        row
+        for row in rows
+        if row.get("features") == "trained"
+        and row.get("epoch") == epoch
+        and row.get("settings") is None
+        and all(
+            row.get(key) == value
+            for key, value in data_of_run.items()
+            if (key, row.get("split")) not in _OTHER_FOLDER
+        )
+    ]
+
+
+def _sections(row: Mapping[str, Any]) -> tuple[str, ...]:
+    try:
+        return description_of(str(row["metric"]), stored=row).sections
+    except ValueError:  # the description in the row is invalid
+        return ()
+
+
+def _name(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Split and protocol of a row, and its metric with the layer."""
+    prefix = TEST_PREFIXES[row.get("split") != "test"]
+    protocol = row.get("protocol", DEFAULT_PROTOCOL)
+    place = prefix if protocol == DEFAULT_PROTOCOL else f"{prefix}{protocol}/"
+    return place, f"{row['metric']}{LAYERS.get(str(row.get('layer')), '')}"
+
+
+def _values(place: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
+    """For each variant of a metric, the value of the last row.
+
+    The protocol ``macl`` has one row of each metric; options of the command change it.
+    """
+    single = rows[0].get("protocol", DEFAULT_PROTOCOL) == DEFAULT_PROTOCOL
+    groups: dict[Variant | None, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(None if single else variant_of(row), []).append(row)
+    for variant, members in groups.items():
+        stated = [] if variant is None else stated_differences(variant, filter(None, groups))
+        yield f"{place}{''.join(f'{text}/' for text in stated)}{metric}", float(members[-1]["value"])

@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 
 from ssl_vision.errors import InputError
-from ssl_vision.runs.atomic_files import check_inside
 from ssl_vision.runs.lock import Lock
 from ssl_vision.runs.settings import class_name, last_part
 
@@ -120,10 +119,8 @@ class RunFolder:
 
         Raises:
             InputError: the directory contains another run, this run already, or other files, including a
-                config.yaml of another program; it is in use; or one of its subdirectories is a symbolic link
-                out of it.
+                config.yaml of another program; or it is in use.
         """
-        self.check_links()
         self.lock.check()
         if not self.config_file.exists():
             if not self._free and self.path.exists() and not self._is_unused():
@@ -160,14 +157,6 @@ class RunFolder:
         found = [file for file in self.path.glob("*") if _EXPORT.fullmatch(file.name)]
         found += filter(_is_evaluation, self.path.glob("evaluation*.json"))
         return found
-
-    def check_links(self) -> None:
-        """Check that no subdirectory is a symbolic link out of the run directory.
-
-        Raises:
-            InputError: a subdirectory is one.
-        """
-        check_inside(self.path, "checkpoints", "features", "wandb")
 
     @property
     def owned(self) -> bool:

@@ -9,7 +9,6 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from ssl_vision.errors import InputError
-from ssl_vision.runs.atomic_files import no_follow
 
 
 class Lock:
@@ -33,7 +32,7 @@ class Lock:
             return
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(self.path, "a+", encoding="utf-8", opener=no_follow)  # noqa: SIM115
+            file = open(self.path, "a+", encoding="utf-8", opener=_opener)  # noqa: SIM115
         except OSError as error:
             raise InputError(f"{self.path} cannot be used as a lock ({error.strerror}); remove it") from error
         try:
@@ -60,10 +59,9 @@ class Lock:
         """Check that the lock can be acquired, without acquiring it.
 
         Raises:
-            InputError: another process holds the lock, or the lock file is not a regular file.
+            InputError: another process holds the lock, or the lock file is a link.
         """
-        blocked = os.path.lexists(self.path) and (self.path.is_symlink() or not self.path.is_file())
-        if self._file is None and (blocked or self.held):
+        if self._file is None and (self.path.is_symlink() or self.held):
             self.take()
             self.release()
 
@@ -98,11 +96,11 @@ class Lock:
     def held(self) -> bool:
         """True while any process, including this one, holds the lock; False if that cannot be determined."""
         try:
-            with open(self.path, "rb", opener=no_follow) as file:
+            with open(self.path, "rb", opener=_opener) as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        except OSError:  # missing, not a regular file, not permitted, or a file system without locks
+        except OSError:  # missing, a link, not permitted, or a file system without locks
             pass
         return False
 
@@ -111,6 +109,11 @@ class Lock:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _opener(path: str, flags: int) -> int:
+    """Open a file, but not the target of a symbolic link."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _lock(file: TextIOWrapper) -> None:

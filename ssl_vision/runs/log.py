@@ -10,7 +10,7 @@ from typing import Any
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from ssl_vision.runs.atomic_files import no_follow, replaced, sync
+from ssl_vision.runs.atomic_files import replaced, sync
 from ssl_vision.runs.csv_files import names, rows
 
 Row = dict[str, str]
@@ -170,7 +170,7 @@ class _Table:
             self._rewrite()
 
     def _write_last(self, *, replace: bool) -> None:
-        with open(self._path, "r+", newline="", encoding="utf-8", opener=no_follow) as file:
+        with self._path.open("r+", newline="", encoding="utf-8") as file:
             self._last = file.seek(self._last) if replace else file.seek(0, os.SEEK_END)
             csv.DictWriter(file, self._columns).writerow(self._rows[-1])
             file.truncate()

@@ -13,12 +13,11 @@ from ssl_vision._version import __version__
 from ssl_vision.data import ImageData
 from ssl_vision.data.loading.fingerprint import Fingerprint
 from ssl_vision.runs.atomic_files import atomic_write, write_text
+from ssl_vision.runs.checkpoint import CHECKPOINT_KEY
 from ssl_vision.runs.checkpoint_io import copy_checkpoint
 from ssl_vision.runs.folder import RunFolder, as_yaml
 from ssl_vision.runs.images_file import write_images
 from ssl_vision.runs.log import RunLog
-
-CHECKPOINT_KEY = "ssl_vision"
 
 
 class RunRecord(pl.Callback):

@@ -11,8 +11,7 @@ from typing import Any
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.csv_files import last_value, rows
-from ssl_vision.runs.evaluation_file import preferred, read_rows
-from ssl_vision.runs.evaluation_summary import TEST_PREFIXES, evaluation_summary
+from ssl_vision.runs.evaluation_file import TEST_PREFIXES, evaluation_summary, preferred, read_rows
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.reading import read_yaml
 from ssl_vision.runs.settings import class_name

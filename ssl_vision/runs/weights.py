@@ -1,4 +1,4 @@
-"""Weights of an encoder from a file of this package or of another library."""
+"""Weights of an encoder from a file, as initial weights of a run or for an evaluation."""
 
 import pickle
 import zipfile
@@ -8,12 +8,15 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from ssl_vision.encoders import Encoder, ModuleEncoder
 from ssl_vision.errors import InputError
-from ssl_vision.runs.checkpoint import check_bytes, read_checkpoint
-from ssl_vision.runs.record import CHECKPOINT_KEY
+from ssl_vision.hub import local_file
+from ssl_vision.methods import Method
+from ssl_vision.runs.checkpoint import CHECKPOINT_KEY, read_checkpoint
+
+_INITIAL = "--initial_checkpoint"
 
 _CLASSIFIERS = ("classifier.", "fc.", "head.")
 """Prefixes of the classifiers of torchvision and timm networks, which encoders do not have."""
@@ -23,6 +26,39 @@ _PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.", "encoder_q.", "enco
 
 _STATE_KEYS = ("state_dict", "model", "teacher", "student")
 """Keys of the state dict in files that hold other values, too; the first that a file has is read."""
+
+
+def start_from(model: nn.Module, path: str | Path) -> str:
+    """Load initial weights from a file into a model, and return a description of what was loaded.
+
+    The backbone must match completely. The projection head of a run is loaded if its shapes match those of
+    the model; otherwise it keeps its random initialisation. The objective's parameters and the optimizer's
+    state are not loaded: this is a new run, not the continuation of another one.
+
+    Args:
+        model: the model, modified in place.
+        path: run directory, file of weights (see `read_weights`), or address ``hf://OWNER/NAME`` of a
+            repository on the Hugging Face Hub, optionally with ``@REVISION``.
+
+    Raises:
+        InputError: the file does not exist, cannot be downloaded or read, or belongs to another encoder; or
+            the model is not a `Method`.
+    """
+    if not isinstance(model, Method):
+        raise InputError(f"{_INITIAL} requires a method of ssl_vision, not {type(model).__name__}")
+    with local_file(path) as file:
+        file = file.expanduser()
+        state = read_weights(file, option=_INITIAL)
+        load_encoder_weights(model.backbone, state, file, options="--model.encoder and its options")
+    head = {name.removeprefix("head."): tensor for name, tensor in state.items() if name.startswith("head.")}
+    expected = model.head.state_dict()
+    fits = head.keys() == expected.keys() and all(head[n].shape == expected[n].shape for n in expected)
+    if fits:
+        model.head.load_state_dict(head)
+    model.after_initial_weights()
+    if fits:
+        return f"backbone and projection head from {path}"
+    return f"backbone from {path}; the projection head is initialised randomly"
 
 
 def read_weights(path: Path, *, option: str) -> dict[str, Tensor]:
@@ -45,10 +81,7 @@ def read_weights(path: Path, *, option: str) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             with safe_open(path, framework="pt") as file:
                 return {name: file.get_tensor(name) for name in list(file.keys())}
-        check_bytes(path)
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except InputError:
-        raise
     except pickle.UnpicklingError as error:
         raise InputError(f"{path}: refused, it contains more than tensors and plain values") from error
     except (

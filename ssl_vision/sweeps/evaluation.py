@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ssl_vision.descriptions import description_of, layer_of
 from ssl_vision.errors import InputError
-from ssl_vision.runs.evaluation_summary import rows_of_own_data
+from ssl_vision.runs.evaluation_file import rows_of_own_data
 from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.evaluate_arguments import evaluate_arguments
 from ssl_vision.sweeps.queue import Queue

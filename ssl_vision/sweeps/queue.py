@@ -11,7 +11,6 @@ import fcntl
 import itertools
 import math
 import random
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.runs.atomic_files import appended, write_text
 from ssl_vision.sweeps.parameters import from_optuna, optuna_distribution, size, to_optuna
 from ssl_vision.sweeps.sweep_file import changed_keys, read_sweep_file
-from ssl_vision.sweeps.sweep_plan import Claim, Plan, Record, check_folder
+from ssl_vision.sweeps.sweep_plan import ATTEMPTS, Claim, Plan, Record, check_folder
 from ssl_vision.sweeps.trials import Trial, named_trial, trials_of
 
 _REPEATS = 5
@@ -46,7 +45,7 @@ class Queue:
 
     Args:
         plan: plan of the sweep.
-        retry: add failed trials to the queue again, up to the number of attempts in the plan.
+        retry: add failed trials to the queue again, up to `ATTEMPTS` attempts.
 
     Raises:
         InputError: the directory contains another sweep or other files.
@@ -58,16 +57,15 @@ class Queue:
         check_folder(plan.folder)
         self._locks.mkdir(parents=True, exist_ok=True)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        url = plan.storage or _sqlite_url((plan.folder / "sweep.db").resolve())
+        database = (plan.folder / "sweep.db").resolve()
         with self._alone():
             try:
-                self._storage = optuna.storages.get_storage(url)
+                self._storage = optuna.storages.get_storage(_sqlite_url(database))
                 self._study = self._opened()
             except (InputError, OSError):
                 raise
-            except Exception as error:  # of SQLAlchemy or of the driver that the URL names
-                shown = re.sub("//.*@", "//", url)  # without a password
-                raise InputError(f"{shown} cannot be used as a database ({error})") from error
+            except Exception as error:  # of SQLAlchemy
+                raise InputError(f"{database} cannot be used as a database ({error})") from error
             self._fill(retry=retry)
 
     def claim(self) -> Claim | None:
@@ -171,14 +169,9 @@ class Queue:
         """
         plan, copy = self.plan, self.plan.folder / "sweep.yaml"
         names = optuna.get_all_study_names(self._storage)
-        study_name = names[0] if plan.storage is None and len(names) == 1 else plan.name
-        if study_name in names:
+        study_name = names[0] if names else plan.name
+        if names:
             self._study = optuna.load_study(study_name=study_name, storage=self._storage)
-            if not copy.exists() and self._study.get_trials(deepcopy=False):
-                raise InputError(
-                    f"{plan.folder} has no sweep.yaml, but the database has a sweep '{study_name}' of "
-                    "another directory: choose another --name"
-                )
             changed = self._changed(copy) if copy.exists() else []
             if changed and any(self._begun(entry) for entry in self._latest().values()):
                 raise InputError(
@@ -224,7 +217,7 @@ class Queue:
                 self._add(trial)
         for entry in entries.values() if retry else ():
             attempt = entry.user_attrs["attempt"]
-            if entry.state is TrialState.FAIL and attempt < self.plan.attempts:
+            if entry.state is TrialState.FAIL and attempt < ATTEMPTS:
                 self._add(
                     _trial(entry),
                     attempt + 1,

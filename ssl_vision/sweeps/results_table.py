@@ -14,7 +14,7 @@ from ssl_vision.descriptions import description_of
 from ssl_vision.errors import InputError
 from ssl_vision.progress import number
 from ssl_vision.runs.atomic_files import write_text
-from ssl_vision.runs.evaluation_summary import evaluation_summary
+from ssl_vision.runs.evaluation_file import evaluation_summary
 from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.sweep_file import SweepMetric
 from ssl_vision.sweeps.sweep_plan import Record

@@ -25,7 +25,7 @@ from ssl_vision.sweeps.machines import Submitit, slots
 from ssl_vision.sweeps.macros import is_fit, runs_fit
 from ssl_vision.sweeps.parameters import Choice
 from ssl_vision.sweeps.sweep_file import SweepFile, check_cap, read_sweep_file
-from ssl_vision.sweeps.sweep_plan import Plan
+from ssl_vision.sweeps.sweep_plan import ATTEMPTS, Plan
 
 _NOT_HERE = {
     "--overwrite": "delete the directory of the sweep, or choose another --name",
@@ -63,8 +63,6 @@ def run(args: Sequence[str]) -> None:
         cap=check_cap(file, options.trials),
         options=tuple(passed),
         seed=options.seed,
-        attempts=options.attempts,
-        storage=options.storage,
         evaluate=_protocols(file, options.evaluate or ()),
     )
     if options.dry_run:
@@ -118,7 +116,7 @@ def _work(plan: Plan, options: Namespace) -> None:
     if failed := sum(record.state == "failed" for record in records):
         print(
             f"{failed} of {len(records)} trials failed: see {plan.folder}/logs; "
-            f"the same command retries them, up to {plan.attempts} attempts each",
+            f"the same command retries them, up to {ATTEMPTS} attempts each",
             file=sys.stderr,
         )
     evaluations = Evaluations(queue)
@@ -271,24 +269,17 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument(
         "--trials",
-        "--cells",
         type=PositiveInt | None,
         default=None,
         help="Maximum number of trials, instead of run_cap in the file.",
     )
     parser.add_argument("--seed", type=int, default=0, help="Seed of the methods random and bayes.")
     parser.add_argument(
-        "--attempts", type=PositiveInt, default=3, help="Maximum number of attempts at a trial that fails."
-    )
-    parser.add_argument(
         "--evaluate",
         action="append",
         type=str,
         metavar="PROTOCOL",
         help="Protocol under which ssl-vision evaluate measures each finished trial; may be repeated.",
-    )
-    parser.add_argument(
-        "--storage", type=str | None, default=None, help="URL of the Optuna database, instead of sweep.db."
     )
     parser.add_argument(
         "--dry_run", action="store_true", help="Print the trials and their commands without running them."

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ssl_vision.errors import InputError
-from ssl_vision.runs.atomic_files import check_inside
 from ssl_vision.sweeps.sweep_file import SweepFile, parse_sweep
 from ssl_vision.sweeps.trials import Trial
 
-_WRITTEN = (".locks", "logs", "logs/jobs", *(f"sweep.db{end}" for end in ("", "-journal", "-shm", "-wal")))
-"""Files that a sweep modifies in place. Its other files are replaced, including links in their place."""
+ATTEMPTS = 3
+"""Maximum number of attempts at a trial that fails."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +26,6 @@ class Plan:
     options: tuple[str, ...] = ()
     """Options that follow those of the file in the command of every trial."""
     seed: int = 0
-    attempts: int = 3
-    """Maximum number of attempts at a trial that fails."""
-    storage: str | None = None
-    """URL of a database to use instead of ``sweep.db``."""
     evaluate: tuple[str, ...] = ()
     """Protocols under which finished trials are evaluated."""
 
@@ -77,14 +72,12 @@ def check_folder(folder: Path) -> None:
     """Check that a directory can be used for a sweep.
 
     Raises:
-        InputError: it is a run directory, contains other files, or contains a symbolic link that leaves it
-            and would be written to.
+        InputError: it is a run directory, a file, or contains other files.
     """
     if (folder / "config.yaml").exists():
         raise InputError(f"{folder} is a run directory: choose another --name")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: choose another --name")
     # The locks are checked last, because a process that creates a sweep creates them first.
-    check_inside(folder, *_WRITTEN)
     if folder.exists() and any(folder.iterdir()) and not (folder / ".locks").exists():
         raise InputError(f"{folder} exists and is not a sweep: choose another --name")

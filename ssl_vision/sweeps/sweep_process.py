@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ssl_vision.cli.suggestions import closest_match
-from ssl_vision.runs.atomic_files import check_inside, write_text
+from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.macros import expanded, is_fit, runs_fit, yaml_text
 from ssl_vision.sweeps.process import TrialProcess
@@ -60,7 +60,6 @@ class ClaimedProcess(TrialProcess):
         self, plan: Plan, claim: Claim, command: Sequence[str], environment: Mapping[str, str]
     ) -> None:
         self.claim = claim
-        check_inside(plan.folder, claim.trial.name)
         log = plan.folder / "logs" / f"{claim.trial.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         additional = {"WANDB_RUN_GROUP": plan.name, **environment}

@@ -16,8 +16,8 @@ from ssl_vision.tracking.wandb import PROJECT
 SCHEME = "wandb://"
 
 
-def log_checkpoint(run: Any, file: Path, *, alias: str) -> None:
-    """Log a checkpoint as ``checkpoint-ID``, where ID is that of the W&B run.
+def log_checkpoint(run: Any, file: Path) -> None:
+    """Log the last checkpoint of a run as ``checkpoint-ID``, where ID is that of the W&B run.
 
     The run is recorded as a user of the data set ``images-DIGEST``, which contains only the digest of the
     training images.
@@ -25,7 +25,6 @@ def log_checkpoint(run: Any, file: Path, *, alias: str) -> None:
     Args:
         run: W&B run.
         file: checkpoint.
-        alias: further alias, in addition to ``epoch-N`` and ``latest``.
     """
     import wandb
 
@@ -41,7 +40,7 @@ def log_checkpoint(run: Any, file: Path, *, alias: str) -> None:
             run.use_artifact(images)
     artifact = wandb.Artifact(f"checkpoint-{run.id}", type="model", metadata=described)
     artifact.add_file(str(file), name=file.name)
-    run.log_artifact(artifact, aliases=[alias, f"epoch-{checkpoint.epoch}", "latest"])
+    run.log_artifact(artifact, aliases=["last", f"epoch-{checkpoint.epoch}", "latest"])
 
 
 def log_encoder(run: Any, files: Sequence[Path], *, checkpoint: Checkpoint) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import secrets
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,8 +104,6 @@ def mirror(folder: RunFolder, config: Mapping[str, Any], *, mode: str, fresh: bo
     Raises:
         InputError: ``WANDB_RUN_ID`` is the W&B run of another run directory in the same parent directory.
     """
-    folder.check_links()
-    _wait_for_another_second(folder)
     identity = None if fresh else _remembered(folder.mirror_file)
     if identity is None:
         sweep = os.environ.get("WANDB_RUN_GROUP")
@@ -165,7 +162,6 @@ def opened_mirror(folder: RunFolder, config: Mapping[str, Any], *, command: str)
     refusals, run = (ValueError, wandb.Error, OSError), None
     try:
         mode = mirror_mode(config["wandb"])
-        _wait_for_another_second(folder)
         identity = _remembered(folder.mirror_file) or {}
         run = wandb.init(dir=folder.path, **_options(folder, config, str(mode), identity))
         if mode == "offline":
@@ -215,15 +211,6 @@ def mirror_ends() -> Iterator[None]:
 def _open_run() -> Any:
     """Return the W&B run of this process, if there is one, without importing W&B."""
     return getattr(sys.modules.get("wandb"), "run", None)
-
-
-def _wait_for_another_second(folder: RunFolder) -> None:
-    """Wait until no part of the run was started in the current second.
-
-    W&B names offline parts by the second, and a part with the same name would replace the first one.
-    """
-    while any(folder.mirror_file.parent.glob(f"offline-run-{time.strftime('%Y%m%d_%H%M%S')}-*")):
-        time.sleep(0.05)
 
 
 def requeued_by_agent(folder: RunFolder) -> bool:

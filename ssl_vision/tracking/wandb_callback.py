@@ -1,20 +1,18 @@
 """Axes, best values, alerts, artifacts and preemption of a training run at W&B."""
 
-from pathlib import Path
 from typing import Any, Literal
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision.descriptions import description_of
-from ssl_vision.errors import InputError, Interrupted
+from ssl_vision.errors import Interrupted
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.registry import Run
 from ssl_vision.tracking.artifacts import log_checkpoint
 from ssl_vision.tracking.wandb import MirrorLogger
 
-Artifacts = Literal["none", "last", "best"]
+Artifacts = Literal["none", "last"]
 
 _COLLAPSED, _SKIPPED, _KNN = "val/collapsed", "train/skipped_steps", "val/knn_top1"
 
@@ -35,7 +33,7 @@ class WandbCallback(pl.Callback):
     Args:
         logger: logger of the W&B run.
         folder: run directory.
-        artifacts: checkpoint to upload: ``"last"``, or the ``"best"`` of a `ModelCheckpoint` with a monitor.
+        artifacts: checkpoint to upload.
     """
 
     def __init__(self, logger: MirrorLogger, folder: RunFolder, *, artifacts: Artifacts = "none") -> None:
@@ -47,17 +45,6 @@ class WandbCallback(pl.Callback):
     def run(self) -> Any:
         """W&B run."""
         return self.logger.experiment
-
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Check that there will be a best checkpoint.
-
-        Raises:
-            InputError: no `ModelCheckpoint` monitors a metric.
-        """
-        if self.artifacts == "best" and self._best(trainer) is None:
-            raise InputError(
-                "--wandb_artifacts best needs a ModelCheckpoint that monitors a metric in --trainer.callbacks"
-            )
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Remember the W&B run, and define the epoch as an axis."""
@@ -93,11 +80,7 @@ class WandbCallback(pl.Callback):
         """Upload the artifacts, and send an alert about the end of the run."""
         if not trainer.is_global_zero:
             return
-        best = self._best(trainer)
-        if self.artifacts == "best" and best is not None:
-            self._upload(Path(best.best_model_path), "best")
-        elif self.artifacts == "last":
-            self._upload(self.folder.last, "last")
+        self._upload_last()
         value = trainer.callback_metrics.get(_KNN)
         result = "" if value is None else f", {_KNN} {description_of(_KNN).text(float(value))}"
         self._alert("finished", f"finished after epoch {trainer.current_epoch}{result}", "INFO")
@@ -108,22 +91,18 @@ class WandbCallback(pl.Callback):
         """Mark a run that is ended by a signal as preempting, and upload its last checkpoint."""
         if isinstance(exception, Interrupted) and trainer.is_global_zero:
             self.run.mark_preempting()
-            if self.artifacts != "none":
-                self._upload(self.folder.last, "last")
+            self._upload_last()
 
-    def _upload(self, file: Path, alias: str) -> None:
-        """Upload a checkpoint; training does not fail if W&B does not accept it."""
+    def _upload_last(self) -> None:
+        """Upload the last checkpoint if asked to; training does not fail if W&B does not accept it."""
+        if self.artifacts == "none":
+            return
         import wandb
 
         try:
-            log_checkpoint(self.run, file, alias=alias)
+            log_checkpoint(self.run, self.folder.last)
         except (ValueError, wandb.Error, OSError) as error:
-            rank_zero_warn(f"{file} was not uploaded to W&B ({' '.join(str(error).split())})")
-
-    def _best(self, trainer: pl.Trainer) -> ModelCheckpoint | None:
-        callbacks = trainer.callbacks  # type: ignore[attr-defined]
-        monitoring = (each for each in callbacks if isinstance(each, ModelCheckpoint) and each.monitor)
-        return next(monitoring, None)
+            rank_zero_warn(f"{self.folder.last} was not uploaded to W&B ({' '.join(str(error).split())})")
 
     def _alert(self, cause: str, text: str, level: str) -> None:
         """Send an alert, one for each cause."""

@@ -830,7 +830,7 @@ def sizes(template: Path) -> Iterator[Case]:
     for value in ("100000000", "1" + "0" * 30):
         for command, option in (("maps", "--grid"), ("maps", "--batches"), ("maps", "--negatives"),
                                 ("embed", "--batch_size"), ("evaluate", "--k"), ("reproduce", "--seeds"),
-                                ("sweep", "--cells"), ("sweep", "--attempts"), ("evaluate", "--probe.epochs")):  # fmt: skip
+                                ("sweep", "--trials"), ("evaluate", "--probe.epochs")):  # fmt: skip
             yield Case(f"{command} {option}={value}", [*GOOD[command], f"{option}={value}"], seconds=20)
     folder = ["--data=ImageFolder", "--data.root={here}/images", "--data.batch_size=4"]
     for value in (10**5, 10**6, 10**30):

@@ -627,11 +627,6 @@ CHECKPOINTS = [
             truncate_checkpoint,
         ),
         (
-            "a checkpoint with a flipped bit",
-            r"{here}/other\.ckpt: damaged, the checksum of .* does not match",
-            flip_checkpoint_bit,
-        ),
-        (
             "a checkpoint of a later version",
             rf"{{here}}/other\.ckpt: written by ssl_vision 99\.1\.0, but {__version__} is installed; .*",
             with_changed_checkpoint(lambda content: content["ssl_vision"].update(version="99.1.0")),
@@ -644,6 +639,15 @@ CHECKPOINTS = [
     ]
     for reader in READERS
 ] + [
+    *(
+        checkpoint_case(
+            reader,
+            "a checkpoint with a flipped bit",
+            r"{here}/other\.ckpt: damaged, the checksum of .* does not match",
+            flip_checkpoint_bit,
+        )
+        for reader in ("fit", "validate")
+    ),
     Case(
         "an empty checkpoint",
         "export {here}/other.ckpt",

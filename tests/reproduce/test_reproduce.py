@@ -116,7 +116,7 @@ def simulate_fit(options, log):
         "model": {
             "class_path": "ssl_vision.methods.SimCLR",
             "init_args": {
-                "width": 16,
+                "encoder": {"class_path": "ssl_vision.encoders.ResNet", "init_args": {"width": 16}},
                 "objective": {"class_path": objective, "init_args": {"temperature": 0.5}},
             },
         },

@@ -14,10 +14,9 @@ from settings import TINY
 from ssl_vision.data import Digits, ImageFolder
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
-from ssl_vision.runs.changed_images import check_images
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.folder import RunFolder, derived_name, differences
-from ssl_vision.runs.images_file import read_images, write_images
+from ssl_vision.runs.images_file import check_images, read_images, write_images
 from ssl_vision.runs.registry import Run
 
 FOLDER = ["--data.image_size=8", "--data.views.size=8", "--data.eval_batch_size=8"]

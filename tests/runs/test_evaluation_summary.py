@@ -2,7 +2,7 @@
 
 import pytest
 
-from ssl_vision.runs.evaluation_summary import evaluation_summary
+from ssl_vision.runs.evaluation_file import evaluation_summary
 from ssl_vision.runs.folder import DATA_OF_ROOT, differences
 
 OWN = {"data": {"class_path": "ssl_vision.data.CIFAR10", "init_args": {"root": "data"}}}

@@ -11,7 +11,6 @@ from wandb.sdk.sweeps.scheduler.optuna import search_space_from_sweep_config
 from ssl_vision.main import main
 from ssl_vision.sweeps.macros import MACROS, expanded, is_fit
 from ssl_vision.sweeps.sweep_file import parse_sweep, read_sweep_file
-from ssl_vision.sweeps.sweep_plan import Plan
 from ssl_vision.sweeps.trials import trials_of
 
 FILES = sorted((CONFIGS / "sweep").glob("*.yaml"))
@@ -108,4 +107,3 @@ def test_sweeps_page_has_valid_examples_and_lists_macros_and_files():
         parse_sweep(yaml.safe_dump(yaml.safe_load(blocks[0]) | yaml.safe_load(block)), where="docs")
     assert all(f"`${{{macro}}}`" in page for macro in MACROS)
     assert all(f"`{path.name}`" in page for path in FILES)
-    assert f"`--attempts {Plan.attempts}`" in page

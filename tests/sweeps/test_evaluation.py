@@ -261,8 +261,8 @@ def digits(tmp_path):
 
 def test_dry_run_shows_evaluation_command(digits, sweep, tmp_path, capsys):
     assert sweep(*digits, "--dry_run") == 0
-    expected = f"ssl-vision evaluate {tmp_path}/digits/cell --protocol=lightly --baselines=true --cache=false"
-    assert f"{expected} --report=false\n" in capsys.readouterr().out
+    options = "--protocol=lightly --baselines=true --cache=false --report=false"
+    assert f"-m ssl_vision evaluate {tmp_path}/digits/cell {options}\n" in capsys.readouterr().out
 
 
 @pytest.mark.long

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pytorch_lightning.callbacks import ModelCheckpoint
 from settings import TINY
 from wandb_records import inspect, parts, records
 
@@ -136,11 +135,9 @@ def callback(tmp_path, **options):
     return recorder, WandbCallback(logger, RunFolder(tmp_path / "run"), **options)
 
 
-def trainer(epoch=0, callbacks=(), **metrics):
+def trainer(epoch=0, **metrics):
     values = {name: torch.tensor(value) for name, value in metrics.items()}
-    return SimpleNamespace(
-        callback_metrics=values, current_epoch=epoch, callbacks=list(callbacks), is_global_zero=True
-    )
+    return SimpleNamespace(callback_metrics=values, current_epoch=epoch, is_global_zero=True)
 
 
 def test_collapse_and_skipped_steps_send_one_alert_each(tmp_path):
@@ -171,25 +168,17 @@ def test_callback_does_nothing_on_other_processes(tmp_path):
     assert (recorder.calls, recorder.summary) == ([], {})
 
 
-def test_an_interrupted_run_uploads_its_last_checkpoint_not_its_best(tmp_path, monkeypatch):
+@pytest.mark.parametrize("artifacts", ["last", "none"])
+def test_finished_and_interrupted_runs_upload_their_last_checkpoint(tmp_path, monkeypatch, artifacts):
     uploaded = []
     monkeypatch.setattr(
         "ssl_vision.tracking.wandb_callback.log_checkpoint",
-        lambda run, file, alias: uploaded.append((file, alias)),
+        lambda run, file: uploaded.append(file),
     )
-    _, tracked = callback(tmp_path, artifacts="best")
-    monitor = ModelCheckpoint(tmp_path, monitor="val/knn_top1")
-    monitor.best_model_path = str(tmp_path / "best.ckpt")
-    tracked.on_exception(trainer(callbacks=[monitor]), None, Interrupted(15))
-    tracked.on_fit_end(trainer(callbacks=[monitor]), None)
-    assert uploaded == [(tracked.folder.last, "last"), (tmp_path / "best.ckpt", "best")]
-
-
-def test_best_artifact_requires_monitoring_model_checkpoint(tmp_path):
-    _, tracked = callback(tmp_path, artifacts="best")
-    with pytest.raises(InputError, match="best needs a ModelCheckpoint that monitors"):
-        tracked.setup(trainer(callbacks=[ModelCheckpoint(tmp_path)]), None, "fit")
-    tracked.setup(trainer(callbacks=[ModelCheckpoint(tmp_path, monitor="val/knn_top1")]), None, "fit")
+    _, tracked = callback(tmp_path, artifacts=artifacts)
+    tracked.on_exception(trainer(), None, Interrupted(15))
+    tracked.on_fit_end(trainer(), None)
+    assert uploaded == ([tracked.folder.last] * 2 if artifacts == "last" else [])
 
 
 def test_failed_checkpoint_upload_warns_without_ending_run(tmp_path):
