@@ -25,8 +25,6 @@ NAMES = {
     "logistic_top1": "logistic",
     "finetune_top1": "fine-tuned",
     "online_top1": "online",
-    "corrupted_knn_top1": "kNN, mean of all corruptions",
-    "corrupted_linear_top1": "linear, mean of all corruptions",
 }
 ABOUT = ("distance", "vote", "k", "temperature", "labels", "augmentation")
 BACKBONES = {"trained": "backbone", "untrained": "backbone", "pixels": "raw"}
@@ -48,18 +46,17 @@ def measurement(row: dict[str, Any]) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Format a row for each measurement, with the mean over kinds and severities of corruptions."""
-    lines_of: dict[tuple[str, str], dict[str, list[float]]] = {}
+    """Format a row for each measurement."""
+    lines_of: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
-        shown = row["metric"] in NAMES and BACKBONES.get(row["features"]) == row["layer"]
-        if shown and row.get("severity") != 0:
+        if row["metric"] in NAMES and BACKBONES.get(row["features"]) == row["layer"]:
             line = lines_of.setdefault((row["protocol"], measurement(row)), {})
-            line.setdefault(row["features"], []).append(100 * row["value"])
+            line[row["features"]] = 100 * row["value"]
     backbones = [name for name in BACKBONES if any(name in values for values in lines_of.values())]
     head = ["protocol", "measurement", *(HEADS[name] for name in backbones)]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for (protocol, label), values in lines_of.items():
-        cells = [f"{sum(v) / len(v):.1f}" if (v := values.get(name)) else "" for name in backbones]
+        cells = [f"{values[name]:.1f}" if name in values else "" for name in backbones]
         lines.append(f"| `{protocol}` | {label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -34,7 +34,6 @@ def test_sections_have_their_metrics_in_order():
     geometry = ["alignment", "uniformity", "tolerance"]
     assert names("table") == [
         "knn_top1", "linear_top1", "grid_top1", "logistic_top1", "finetune_top1", "online_top1",
-        "corrupted_knn_top1", "corrupted_linear_top1",
         *geometry, "same_cosine", "different_cosine", "sensitivity", "rankme", "spearman", "kendall",
     ]  # fmt: skip
     assert names("curves") == [

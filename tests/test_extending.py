@@ -3,6 +3,7 @@
 import copy
 import csv
 import importlib
+import json
 import re
 import signal
 import sys
@@ -18,11 +19,13 @@ from torch.nn import functional as F
 
 import ssl_vision
 from ssl_vision import load_encoder
-from ssl_vision.data import Batch
+from ssl_vision.data import Batch, Digits
 from ssl_vision.encoders import ResNet
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 from ssl_vision.methods.cuda_graph import GraphedTraining
+from ssl_vision.metrics import KNNAccuracy
+from ssl_vision.pretrained.rebuild import trained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.registry import Run
 
@@ -55,7 +58,7 @@ def column(run, name):
 def test_page_has_file_for_each_extension_point():
     assert list(FILES) == [
         "my_objective.py", "my_encoder.py", "byol.py", "my_callback.py", "my_data.py", "my_measurement.py",
-        "my_retrieval.py", "my_protocol.yaml", "my_command.py",
+        "my_retrieval.py", "my_protocol.yaml", "my_robustness.py", "my_robustness.yaml", "my_command.py",
     ]  # fmt: skip
     assert len(FILES["byol.py"].splitlines()) <= 80
 
@@ -252,6 +255,35 @@ def test_custom_retrieval_matches_loops():
     values = importlib.import_module("my_retrieval").Retrieval().measure(source, splits, 0)
     expected = {"map": sum(precisions) / 30, "recall@1": sum(first) / 30}
     assert {metric: value for metric, value, _ in values} == pytest.approx(expected)
+
+
+def test_robustness_protocol_classifies_corrupted_images(tiny_run, capsys):
+    text = "measurements: [knn: {}, my_robustness.Robustness: {corruptions: [contrast, blur]}]"
+    Path("two.yaml").write_text(text)
+    options = ["--protocol=my_robustness.yaml", "--protocol=two.yaml", "--cache=false", "--output=rows.json"]
+    assert main(["evaluate", str(tiny_run), *options]) == 0
+    assert "kNN, pixelate %" in capsys.readouterr().out
+    corruptions = sys.modules["my_robustness"].CORRUPTIONS
+    rows = json.loads(Path("rows.json").read_text())
+    assert [(row["features"], row["metric"]) for row in rows if row["protocol"] == "my_robustness"] == [
+        (network, f"{name}_knn_top1")
+        for network in ("trained", "untrained")
+        for name in ("clean", *corruptions, "corrupted")
+    ]
+    trained = [row for row in rows if row["protocol"] == "two" and row["features"] == "trained"]
+    knn, clean, contrast, blur, mean = (row["value"] for row in trained)
+    assert clean == knn
+    assert mean == pytest.approx((contrast + blur) / 2)
+
+    model, data = trained_model(read_checkpoint(tiny_run)), Digits()
+    train, test = data.split("train"), data.split("test")
+    pixels = F.interpolate(test.images.float(), size=(16, 16), mode="bilinear", antialias=True)
+    queries = data.views.plain(corruptions["contrast"](pixels.round().to(torch.uint8)))
+    metric = KNNAccuracy(num_classes=10, k=20)
+    with torch.inference_mode():
+        metric.update(model.eval()(data.views.plain(train.images)).backbone, train.labels, "bank")
+        metric.update(model(queries).backbone, test.labels, "query")
+    assert contrast == pytest.approx(float(metric.compute()), abs=1.1 / 360)
 
 
 def test_custom_command_counts_objectives(tiny_run, capsys):

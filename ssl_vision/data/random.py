@@ -21,7 +21,6 @@ class Stream(IntEnum):
     ORDER = 1
     VIEWS = 2
     QUERIES = 3
-    CORRUPTIONS = 4
     STEPS = 5
 
 

@@ -50,8 +50,7 @@ def evaluate(
         views: size and normalisation of the images that the encoder is given, and the augmentation of
             protocols that train on random views. Required if the data sets return PIL images or uint8
             tensors. Leave it out if their transforms return normalised floating-point tensors, which the
-            encoder is given as they are; protocols that need augmented or corrupted images then leave these
-            measurements out.
+            encoder is given as they are; measurements that need augmented images are then left out.
         seed: seed of augmentation and of the classifiers.
         baselines: evaluate the raw pixels, too, for which the data sets must return images of bytes.
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ssl_vision.data import Images, Views
-from ssl_vision.data.augment.corruptions import Corruption
 from ssl_vision.data.module import Split
 from ssl_vision.encoders import Encoder, device_of
 from ssl_vision.evaluation.cache import (
@@ -25,7 +24,6 @@ from ssl_vision.evaluation.features import (
     Features,
     crop_and_flip,
     embed,
-    embed_corrupted,
     embed_views,
 )
 from ssl_vision.evaluation.mapped import in_parts, is_finite, is_large
@@ -116,24 +114,6 @@ class FeatureExtractor:
             features = _finite(self._plain[split][layer], split)
             self._checked[split, layer] = in_parts(features, self.device)
         return self._checked[split, layer]
-
-    def corrupted(
-        self, layers: tuple[str, ...], corruption: Corruption, severity: int
-    ) -> dict[str, Tensor | LazyRows]:
-        """Return the features of test images corrupted by `corrupt`, by layer, shape (N, F)."""
-        images, views, seed = self.splits.images["test"], self.splits.views, self.seed
-        title = f"test-{corruption}-{severity}"
-
-        def make() -> Features:
-            features = embed_corrupted(
-                self.network, images, views, corruption=corruption, severity=severity, seed=seed,
-                title=f"embed {title}", folder=self._folder,
-            )  # fmt: skip
-            return {name: features[name] for name in layers}
-
-        identity = ("corrupted", corruption, str(severity), str(seed), digest_of_views(views, plain=True))
-        cached = self._remembered(title, "test", identity, layers, make)
-        return {name: in_parts(features, self.device) for name, features in cached.items()}
 
     def pairs(
         self,

@@ -10,10 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ssl_vision.data import Images, Views
-from ssl_vision.data.augment.corruptions import Corruption, corrupt
 from ssl_vision.data.loading.worker_processes import decoded_ahead
 from ssl_vision.encoders import device_of, evaluation_mode, floating_dtype
 from ssl_vision.errors import InputError
@@ -101,32 +99,6 @@ def embed_views(
     return {name: layer.view(-1, 2, layer.shape[1]).transpose(0, 1) for name, layer in both.items()}
 
 
-def embed_corrupted(
-    network: nn.Module,
-    data: Images,
-    views: Views,
-    *,
-    corruption: Corruption,
-    severity: int,
-    seed: int,
-    batch_size: int | None = None,
-    title: str = "embed corrupted",
-    folder: Path | None = None,
-) -> Features:
-    """Compute the features of images that are resized as for `embed`, as bytes, and then corrupted.
-
-    A corruption therefore acts on the pixels that the network receives, independent of the size of the files.
-
-    Raises:
-        ValueError: the images are not uint8.
-    """
-    options: dict[str, Any] = {"corruption": corruption, "severity": severity, "seed": seed}
-    prepare = partial(_corrupted, views=views, **options)
-    return _in_batches(
-        network, data, prepare, batch_size or images_at_once(network, views), title, folder=folder
-    )
-
-
 def _plain(images: Tensor, indices: Tensor, *, views: Views) -> Tensor:
     return views.plain(images)
 
@@ -135,19 +107,6 @@ def _two_views(images: Tensor, indices: Tensor, *, views: Views, seed: int, epoc
     # Reorder (2n, …) so that the two views of an image are adjacent.
     rendered = views(images, indices, seed=seed, epoch=epoch)
     return torch.stack(rendered.chunk(2), dim=1).flatten(0, 1)
-
-
-def _corrupted(images: Tensor, indices: Tensor, *, views: Views, **options: Any) -> Tensor:
-    if images.dtype != torch.uint8:
-        raise ValueError(
-            "it needs images of bytes, but the data set returns normalised tensors; "
-            "return PIL images or uint8 tensors, and set views"
-        )
-    if images.shape[-2:] != (views.size, views.size):
-        size = (views.size, views.size)
-        resized = F.interpolate(images.float(), size=size, mode="bilinear", antialias=True)
-        images = resized.round_().clamp_(0, 255).to(torch.uint8)
-    return views.plain(corrupt(images, indices, **options))
 
 
 def images_at_once(network: nn.Module, views: Views) -> int:

@@ -15,8 +15,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.measurement import Measurement, labels_text
 from ssl_vision.evaluation.protocol import Protocol
-from ssl_vision.evaluation.robustness import Corruptions
-from ssl_vision.evaluation.rows import Row, render, tables
+from ssl_vision.evaluation.rows import Row, aligned, table
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.runs.atomic_files import write_text
 
@@ -81,7 +80,8 @@ class Evaluation:
     def __str__(self) -> str:
         lines = [self.subject]
         for name, description in self.protocols.items():
-            lines += [f"{name}. {description}", render(self._rows_of(name)) or "nothing could be measured"]
+            cells = table(self._rows_of(name))
+            lines += [f"{name}. {description}", aligned(cells) if cells else "nothing could be measured"]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -90,7 +90,8 @@ class Evaluation:
         parts = [f"<p>{escape(self.subject)}</p>"]
         for name, description in self.protocols.items():
             parts.append(f"<p><b>{escape(name)}</b>: {escape(description)}</p>")
-            parts += map(html_table, tables(self._rows_of(name)))
+            if cells := table(self._rows_of(name)):
+                parts.append(html_table(cells))
         return "".join(parts)
 
     def _rows_of(self, protocol: str) -> list[Row]:
@@ -115,11 +116,8 @@ def described_protocol(protocol: Protocol, count: int) -> str:
 
 def _limited(measurement: Measurement, count: int) -> Measurement:
     """Return a measurement with k at most ``count``."""
-    match measurement:
-        case KNN(k=k):
-            return dataclasses.replace(measurement, k=min(k, count))
-        case Corruptions(knn=knn):
-            return dataclasses.replace(measurement, knn=dataclasses.replace(knn, k=min(knn.k, count)))
+    if isinstance(measurement, KNN):
+        return dataclasses.replace(measurement, k=min(measurement.k, count))
     return measurement
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean
 
 from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.runs.evaluation_summary import Variant, stated_differences, variant_of
@@ -42,10 +41,6 @@ class Row:
     weight_decay: float | None = None
     data: str | None = None
     """Class of the data set."""
-    corruption: str | None = None
-    """Corruption of the classified images; ``none`` for the clean images of the comparison."""
-    severity: int | None = None
-    """Severity of the corruption from 1 to 5; 0 for ``none``."""
     root: str | None = None
     """Directory of the data set, as in the run's config, or an absolute path with ~ for the home."""
     folder: str | None = None
@@ -71,22 +66,15 @@ class Row:
         return description_of(self.metric, stored=self.as_dict())
 
 
-def render(rows: Sequence[Row]) -> str:
-    """Format a table with a row for each (features, layer) and a column for each metric.
+def table(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the cells of a table, headings first; empty if no metric belongs in a table.
 
-    A metric that was measured in several ways has a column for each, and the headings state the differences.
-    Values under corruptions are in a separate table, as means over the severities.
+    It has a line for each (features, layer) and a column for each metric. A metric that was measured in
+    several ways has a column for each, and the headings state the differences.
     """
-    return "\n".join(map(aligned, tables(rows)))
-
-
-def tables(rows: Sequence[Row]) -> list[list[list[str]]]:
-    """Return the tables of `render` as cells, headings first, without empty tables."""
-    return [lines for lines in (_metrics(rows), _corruptions(rows)) if len(lines) > 1]
-
-
-def _metrics(rows: Sequence[Row]) -> list[list[str]]:
-    rows = [row for row in rows if row.corruption is None and "table" in row.description.sections]
+    rows = [row for row in rows if "table" in row.description.sections]
+    if not rows:
+        return []
     about = {row.metric: row.description for row in rows}
     order = sorted(about, key=lambda metric: about[metric].order)
     columns = sorted(dict.fromkeys(map(_column, rows)), key=lambda column: order.index(column[0]))
@@ -96,26 +84,6 @@ def _metrics(rows: Sequence[Row]) -> list[list[str]]:
     for features, layer in names:
         values = [cells.get((features, layer, column), "") for column in columns]
         lines.append([_name(features, layer), *values])
-    return lines
-
-
-def _corruptions(rows: Sequence[Row]) -> list[list[str]]:
-    """Return a row for each accuracy: clean, the mean of each corruption, and the mean of all."""
-    rows = [row for row in rows if row.corruption is not None and "table" in row.description.sections]
-    columns = list(dict.fromkeys(map(_column, rows)))
-    corruptions = list(dict.fromkeys(row.corruption for row in rows if row.severity))
-    by_column: dict[tuple[str, _Column], list[Row]] = {}
-    for row in rows:
-        by_column.setdefault((_name(row.features, row.layer), _column(row)), []).append(row)
-    lines = [["top-1 %", "clean", *map(str, corruptions), "mean"]]
-    for (name, column), members in by_column.items():
-        about = members[0].description
-        groups = [
-            [row for row in members if row.corruption == corruption] for corruption in ("none", *corruptions)
-        ]
-        groups.append([row for row in members if row.severity])
-        means = [about.shown(fmean(row.value for row in group)) if group else "" for group in groups]
-        lines.append([f"{name}, {_heading(about.title, column, columns)}", *means])
     return lines
 
 

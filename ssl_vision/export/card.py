@@ -106,7 +106,7 @@ def evaluation_rows(file: Path, config: Mapping[str, Any], *, epoch: int) -> lis
         InputError: the file was not written by ``ssl-vision evaluate``.
     """
     try:
-        rows = [row for row in preferred(read_rows(file, config), config) if "corruption" not in row]
+        rows = preferred(read_rows(file, config), config)
         trained = [row for row in rows if row["features"] == "trained" and row["epoch"] == epoch]
         baselines = [row for row in rows if row["features"] != "trained"]
         shown = [row for row in trained if row["layer"] == "backbone"]

@@ -6,7 +6,7 @@ from dataclasses import fields
 from markupsafe import Markup
 
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.rows import Row, tables
+from ssl_vision.evaluation.rows import Row, table
 from ssl_vision.report.markup import macros
 from ssl_vision.report.page import Missing, Section
 from ssl_vision.report.summary import BASELINES
@@ -35,7 +35,8 @@ def section(run: Run) -> Section:
         parts = []
         for group in _groups(results):
             about = f"Protocol {group[0].protocol}: {_conditions(group)}"
-            parts += [macros.table(head, lines, caption=about) for head, *lines in tables(group)]
+            if cells := table(group):
+                parts.append(macros.table(cells[0], cells[1:], caption=about))
     except (TypeError, ValueError, KeyError) as error:
         raise InputError(f"{run.folder.evaluation_file} is not what ssl-vision evaluate writes") from error
     baselines = [text for name, text in BASELINES.items() if any(row.features == name for row in results)]
@@ -82,7 +83,7 @@ def _conditions(group: list[Row]) -> str:
     first = trained[0]
     data = " ".join(filter(None, (first.data or "data", first.root, first.folder, first.settings)))
     parts = [f"{data}, {first.split} split, epoch {first.epoch}"]
-    votes = {(row.k, row.temperature) for row in group if row.k is not None and row.corruption is None}
+    votes = {(row.k, row.temperature) for row in group if row.k is not None}
     if len(votes) == 1:
         ((k, temperature),) = votes
         parts.append(f"kNN with k = {k}" + (f", T = {temperature:g}" if temperature else ""))

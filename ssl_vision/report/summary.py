@@ -29,7 +29,6 @@ _CONDITIONS = (
     "folder",
     "settings",
     "split",
-    "corruption",
     "lr",
     "weight_decay",
     "options",

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from ssl_vision.descriptions import LAYERS, description_of
@@ -81,7 +80,7 @@ def evaluation_summary(
     A name is ``test/METRIC`` under the protocol ``macl`` at the backbone. Other layers have the suffix that
     they have in metrics.csv. Other protocols, and the fields that distinguish rows of one metric, come in
     between: ``test/linear_top1_projector``, ``test/lightly/knn_top1``, ``test/dinov2/k=20/knn_top1``.
-    If there is no test split, names begin with ``evaluation/``. Values under corruptions are the mean of all.
+    If there is no test split, names begin with ``evaluation/``.
 
     Args:
         rows: rows of evaluation.json.
@@ -90,7 +89,7 @@ def evaluation_summary(
     """
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows_of_own_data(rows, config, epoch=epoch):
-        if "table" in _sections(row) and row.get("severity") != 0:  # clean images have another row
+        if "table" in _sections(row):
             groups.setdefault(_name(row), []).append(row)
     return dict(value for (place, metric), group in groups.items() for value in _values(place, metric, group))
 
@@ -135,7 +134,7 @@ def _name(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _values(place: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
-    """For each variant of a metric, the mean of the rows if they are corruptions, otherwise the last row.
+    """For each variant of a metric, the value of the last row.
 
     The protocol ``macl`` has one row of each metric; options of the command change it.
     """
@@ -145,6 +144,4 @@ def _values(place: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Itera
         groups.setdefault(None if single else variant_of(row), []).append(row)
     for variant, members in groups.items():
         stated = [] if variant is None else stated_differences(variant, filter(None, groups))
-        corrupted = [float(row["value"]) for row in members if row.get("corruption") is not None]
-        value = fmean(corrupted) if corrupted else float(members[-1]["value"])
-        yield f"{place}{''.join(f'{text}/' for text in stated)}{metric}", value
+        yield f"{place}{''.join(f'{text}/' for text in stated)}{metric}", float(members[-1]["value"])

@@ -148,7 +148,7 @@ def test_logged_metric_with_description_has_curve(run, capsys):
             "absent_module.Impurity cannot be imported: No module named 'absent_module'",
         ),
         ("their_metrics.NoMeasurement", "is not a subclass of ssl_vision.evaluation.measurement.Measurement"),
-        ("Impurity", "expected one of corruptions, finetune"),
+        ("Impurity", "expected one of finetune, geometry"),
     ],
 )
 def test_invalid_import_path_is_reported_in_one_line(run, user_folder, capsys, kind, words):
@@ -161,7 +161,7 @@ def test_invalid_import_path_is_reported_in_one_line(run, user_folder, capsys, k
 
 
 def test_only_user_protocol_may_name_import_path(user_folder):
-    with pytest.raises(InputError, match="expected one of corruptions, finetune"):
+    with pytest.raises(InputError, match="expected one of finetune, geometry"):
         _measurement({"their_metrics.Impurity": {}}, 20, "protocol macl", own=False)
     assert "their_metrics" not in sys.modules
     assert list(names_in_command(["evaluate", "--protocol", "mine.yaml"])) == ["their_metrics.Impurity"]
@@ -189,9 +189,7 @@ def test_failing_measurement_leaves_out_only_itself(run, user_folder, capsys):
 
 
 def test_registering_a_kind_twice_raises_value_error():
-    assert {"knn", "linear", "grid", "logistic", "geometry", "corruptions", "finetune", "online"} <= set(
-        kinds()
-    )
+    assert {"knn", "linear", "grid", "logistic", "geometry", "finetune", "online"} <= set(kinds())
     with pytest.raises(ValueError, match="'knn' is both"):
 
         @measurement("knn")

@@ -173,7 +173,7 @@ def test_evaluate_has_same_output_from_one_and_two_processes(tiny_run, tmp_path,
     runs = [shutil.copytree(tiny_run, tmp_path / name) for name in ("one", "two")]
     for run in runs:
         shutil.rmtree(run / "features", ignore_errors=True)
-    protocols = ["--protocol=macl", "--protocol=robustness", "--report=false"]
+    protocols = ["--protocol=macl", "--protocol=check", "--report=false"]
     capsys.readouterr()
     assert main(["evaluate", str(runs[0]), *protocols]) == 0
     printed = capsys.readouterr().out
@@ -182,7 +182,7 @@ def test_evaluate_has_same_output_from_one_and_two_processes(tiny_run, tmp_path,
     assert out.replace(str(runs[1]), str(runs[0])) == printed
     one, two = ((run / "evaluation.json").read_bytes() for run in runs)
     assert one == two
-    assert len(json.loads(one)) > 100
+    assert len(json.loads(one)) > 40
     names = [sorted(path.name for path in (run / "features").iterdir()) for run in runs]
     assert names[0] == names[1]
 

@@ -13,7 +13,7 @@ from settings import TINY
 
 from ssl_vision.data import CIFAR10, STL10, Digits
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation import finetune, grid, probe, robustness
+from ssl_vision.evaluation import finetune, grid, probe
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.evaluation.finetune import FineTune
@@ -22,7 +22,7 @@ from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.probe import Linear
 from ssl_vision.evaluation.protocol import read_protocol, shipped
 from ssl_vision.evaluation.results import described_protocol
-from ssl_vision.evaluation.rows import Row, tables
+from ssl_vision.evaluation.rows import Row, table
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.main import main
 from ssl_vision.metrics import KNNAccuracy, rank_correlation
@@ -49,7 +49,6 @@ def test_description_names_each_kind_once_with_its_label_shares():
 
 def test_description_limits_k_to_number_of_training_images():
     assert "k = 50" in described_protocol(read_protocol("macl", k=200), 50)
-    assert "k = 50" in described_protocol(read_protocol("robustness", k=200), 50)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
@@ -68,7 +67,6 @@ def one_epoch(monkeypatch):
 
     for module, name in (
         (probe, "linear_probe"),
-        (robustness, "linear_probe"),
         (grid, "grid_probe"),
         (finetune, "finetuned_top1"),
     ):
@@ -139,7 +137,7 @@ def test_table_has_a_column_for_each_way_of_training():
         Row(name, "backbone", "grid_top1", 0.5, "test", lr=lr)
         for name, lr in (("trained", 1), ("untrained", 2))
     ]
-    heading, *lines = tables(rows)[0]
+    heading, *lines = table(rows)
     assert heading == [
         "", "linear % lr=0.0001 epochs=2", "linear % lr=1 epochs=50", "linear % 1% labels", "grid %",
     ]  # fmt: skip
@@ -232,8 +230,7 @@ def test_options_change_the_default_protocol_only(run):
 
 
 def test_k_defaults_to_value_of_data_set(run, tmp_path):
-    text = "measurements: [knn: {}, corruptions: {corruptions: [jpeg], severities: [1], linear: {epochs: 1}}]"
-    (tmp_path / "mine.yaml").write_text(text)
+    (tmp_path / "mine.yaml").write_text("measurements: [knn: {}]")
     rows = rows_of(run, f"--protocol={tmp_path / 'mine.yaml'}")
     assert {row["k"] for row in rows if "k" in row} == {20}
     assert CIFAR10.knn_k == STL10.knn_k == 200
@@ -267,7 +264,7 @@ def test_own_protocol_with_name_of_another_one_is_refused(tmp_path):
         ("measures: []", "expected the keys"),
         ("layers: [head]\nmeasurements: [knn: ]", "layers must be a list out of backbone, hidden, projector"),
         ("measurements: []", "measurements must be a list"),
-        ("measurements: [knn]", "measurement 1: expected one of corruptions, finetune, geometry, grid, knn"),
+        ("measurements: [knn]", "measurement 1: expected one of finetune, geometry, grid, knn"),
         ("measurements: [knn: {}, knnn: {}]", "measurement 2: expected one of"),
         ("measurements: [knn: {kk: 3}]", "kk"),
         ("measurements: [knn: {k: 0}]", "k: out of range"),
@@ -276,10 +273,6 @@ def test_own_protocol_with_name_of_another_one_is_refused(tmp_path):
         ("measurements: [knn: 3]", "measurement 1"),
         ("measurements: [grid: {lrs: []}]", "lrs"),
         ("measurements: [geometry: {lidar_views: 1}]", "lidar_views: out of range, got 1"),
-        ("measurements: [corruptions: {severities: [0]}]", "severities: expected some of (1, 2, 3, 4, 5)"),
-        ("measurements: [corruptions: {corruptions: [fog]}]", "corruptions"),
-        ("measurements: [corruptions: {corruptions: []}]", "corruptions: expected some of"),
-        ("measurements: [corruptions: {knn: {k: 0}}]", "k: out of range"),
         ("measurements: [finetune: {lr: 0}]", "lr: out of range"),
         ("measurements: [finetune: {labels: 2%}]", "labels"),
         ("layers: [hidden]\nmeasurements: [finetune: {}]", "finetune is of the backbone"),
@@ -300,7 +293,7 @@ def test_invalid_protocol_file_is_reported_in_one_line(run, tmp_path, capsys, te
         (
             ["--protocol=lightli"],
             "no protocol 'lightli'; there are check, dinov2, dkobak, few_labels, finetune, label_shares, "
-            "lightly, macl, online, robustness, solo, all, and",
+            "lightly, macl, online, solo, all, and",
         ),
         (["--protocol=absent.yaml"], "absent.yaml cannot be read"),
         (["--protocol=solo", "--k=3"], "change the protocol macl only"),

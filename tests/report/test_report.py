@@ -180,7 +180,7 @@ def test_summary_states_limit_of_batches_per_epoch(limit, told, tmp_path):
 
 def test_each_metric_of_the_tables_is_explained():
     row = partial(Row, "trained", "backbone", value=0.5, split="test")
-    names = ("knn_top1", "corrupted_knn_top1")
+    names = ("knn_top1", "linear_top1")
     text = str(protocols._legend([row(metric=name) for name in names]))
     assert all(description_of(name).note in text for name in names)
 

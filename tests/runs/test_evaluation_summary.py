@@ -94,30 +94,6 @@ def test_summary_omits_row_with_invalid_description():
     assert summary({"metric": "mine", "title": "mine", "direction": "sideways"}) == {}
 
 
-def test_summary_averages_corruptions_without_clean_images():
-    rows = [
-        {
-            "metric": "corrupted_knn_top1",
-            "protocol": "robustness",
-            "corruption": corruption,
-            "severity": severity,
-            "value": value,
-        }
-        for corruption, severity, value in (
-            ("none", 0, 0.9),
-            ("noise", 1, 0.5),
-            ("noise", 2, 0.3),
-            ("blur", 1, 0.7),
-        )
-    ]
-    assert summary(*rows) == {"test/robustness/corrupted_knn_top1": pytest.approx(0.5)}
-    other_k = [row | {"k": 9, "value": row["value"] / 2} for row in rows]
-    assert summary(*(row | {"k": 5} for row in rows), *other_k) == {
-        "test/robustness/k=5/corrupted_knn_top1": pytest.approx(0.5),
-        "test/robustness/k=9/corrupted_knn_top1": pytest.approx(0.25),
-    }
-
-
 def test_summary_accepts_validation_split_but_no_other_test_folder():
     config = {
         "data": {"class_path": "ssl_vision.data.ImageFolder", "init_args": {"root": "x", "test": "test"}}

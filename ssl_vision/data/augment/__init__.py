@@ -1,1 +1,1 @@
-"""Random views and corruptions of images."""
+"""Random views of images."""
