@@ -15,7 +15,6 @@ from ssl_vision.evaluation.data_place import data_place, same_data
 from ssl_vision.evaluation.evaluate_encoder import evaluate_encoder, names_encoder
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import chosen_device
-from ssl_vision.evaluation.heap import unmap_large_blocks
 from ssl_vision.evaluation.measure import Network, measured
 from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser, instantiated
 from ssl_vision.evaluation.processes import ALONE, Processes, process_group
@@ -122,7 +121,6 @@ def evaluate_run(args: Sequence[str], processes: Processes = ALONE) -> Evaluated
     own = same_data(checkpoint.config["data"], data)
     protocols = chosen_protocols(built, checkpoint.config.get("metrics") or {}, data, own=own)
     read_rows(folder.evaluation_file, checkpoint.config)
-    unmap_large_blocks()
     with processes.first_before_others():
         splits = Splits.labelled(
             data, place=data_place(checkpoint.config["data"], stored, data_options, data)

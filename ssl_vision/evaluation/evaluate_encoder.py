@@ -17,7 +17,6 @@ from ssl_vision.evaluation.beside import beside
 from ssl_vision.evaluation.data_place import data_place
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import chosen_device
-from ssl_vision.evaluation.heap import unmap_large_blocks
 from ssl_vision.evaluation.measure import Network, measured
 from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser, instantiated
 from ssl_vision.evaluation.processes import Processes
@@ -83,7 +82,6 @@ def evaluate_encoder(args: Sequence[str], description: str | None, processes: Pr
     data: ImageData = built.data
     data.check_evaluated()
     protocols = chosen_protocols(built, {}, data, own=False)
-    unmap_large_blocks()
     if "root" in options.data.init_args:
         settings["root"] = options.data.init_args.root
     with processes.first_before_others():
