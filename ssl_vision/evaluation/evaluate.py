@@ -11,7 +11,6 @@ from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.beside import beside
 from ssl_vision.evaluation.cache import FeatureCache
-from ssl_vision.evaluation.data_place import data_place, same_data
 from ssl_vision.evaluation.evaluate_encoder import evaluate_encoder, names_encoder
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import chosen_device
@@ -19,7 +18,7 @@ from ssl_vision.evaluation.measure import Network, measured
 from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser, instantiated
 from ssl_vision.evaluation.processes import ALONE, Processes, process_group
 from ssl_vision.evaluation.results import Evaluation, check_output, written
-from ssl_vision.evaluation.splits import Splits
+from ssl_vision.evaluation.splits import Splits, data_place, same_data
 from ssl_vision.methods import Layers
 from ssl_vision.pretrained.rebuild import ROOT_NEEDED, safe_data, trained_model, untrained_model
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint, run_beside

@@ -14,14 +14,13 @@ from ssl_vision.data import ImageData
 from ssl_vision.encoders import Encoder, ResNet, Timm, as_encoder, build
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.beside import beside
-from ssl_vision.evaluation.data_place import data_place
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.measure import Network, measured
 from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser, instantiated
 from ssl_vision.evaluation.processes import Processes
 from ssl_vision.evaluation.results import Evaluation, check_output, written
-from ssl_vision.evaluation.splits import Splits
+from ssl_vision.evaluation.splits import Splits, data_place
 from ssl_vision.hub import local_file
 from ssl_vision.runs.weights import load_encoder_weights, read_weights
 
