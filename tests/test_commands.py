@@ -103,7 +103,9 @@ def working_directory(tmp_path, tiny_run, monkeypatch):
         Image.new("RGB", (12, 12), (6 * number, 255 - 6 * number, 128)).save(file)
     (tmp_path / "labelled").symlink_to("my_images")
     pages = "".join((ROOT / "docs" / f"{name}.md").read_text() for name in ("extending", "data"))
-    for name, text in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", pages, flags=re.DOTALL):
+    for name, text in re.findall(
+        r"```(?:python|yaml)\n# (\w+\.(?:py|yaml))\n(.*?)```", pages, flags=re.DOTALL
+    ):
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     return tmp_path

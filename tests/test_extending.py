@@ -29,8 +29,6 @@ from ssl_vision.pretrained.rebuild import trained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.registry import Run
 
-pytestmark = pytest.mark.docs
-
 PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
 FILES = dict(re.findall(r"```(?:python|yaml)\n# ([\w.]+)\n(.*?)```", PAGE, flags=re.DOTALL))
 

@@ -1,7 +1,6 @@
 """Encoders: networks that map images to feature vectors."""
 
 from ssl_vision.encoders.encoder import (
-    MOST_PARAMETERS,
     Encoder,
     ModuleEncoder,
     as_encoder,
@@ -15,7 +14,6 @@ from ssl_vision.encoders.resnet import ResNet
 from ssl_vision.encoders.timm import Timm
 
 __all__ = [
-    "MOST_PARAMETERS",
     "Encoder",
     "ModuleEncoder",
     "ResNet",

@@ -8,9 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-MOST_PARAMETERS = 2**30
-"""Limit for an encoder or a projection head, 4 GiB in float32; the largest ResNet of SimCLR has 3.8e8."""
-
 
 class Encoder(nn.Module):
     """Base class of networks that map images (N, C, H, W) to feature vectors (N, ``num_features``).

@@ -9,7 +9,7 @@ from torch.nn.utils import skip_init
 from torchvision.models import resnet as torchvision_resnet
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
-from ssl_vision.encoders.encoder import MOST_PARAMETERS, Encoder
+from ssl_vision.encoders.encoder import Encoder
 
 Stem = Literal["small", "imagenet"]
 Depth = Literal[18, 34, 50, 101]
@@ -20,10 +20,6 @@ _LAYERS: dict[int, tuple[type[BasicBlock | Bottleneck], tuple[int, int, int, int
     50: (Bottleneck, (3, 4, 6, 3)),
     101: (Bottleneck, (3, 4, 23, 3)),
 }
-
-
-_OVER_SQUARED_WIDTH = {18: 2727, 34: 5194, 50: 5739, 101: 10376}
-"""Number of parameters by depth, divided by the square of the width."""
 
 
 class _Pointwise(nn.Conv2d):
@@ -52,8 +48,7 @@ class ResNet(torchvision_resnet.ResNet, Encoder):
         in_channels: number of channels of the images.
 
     Raises:
-        ValueError: the depth or stem is unknown, in_channels or the width is below 1, or the width makes more
-            than 2³⁰ parameters.
+        ValueError: the depth or stem is unknown, or in_channels or the width is below 1.
 
     Example:
         >>> ResNet(depth=18, width=8).num_features
@@ -69,10 +64,6 @@ class ResNet(torchvision_resnet.ResNet, Encoder):
             raise ValueError(f"width must be at least 1, got {width}")
         if in_channels < 1:
             raise ValueError(f"in_channels must be at least 1, got {in_channels}")
-        if (count := _OVER_SQUARED_WIDTH[depth] * width**2) > MOST_PARAMETERS:
-            raise ValueError(
-                f"width {width} and depth {depth} make {count:.1e} parameters, over {MOST_PARAMETERS:.1e}"
-            )
         block, layers = _LAYERS[depth]
         # torchvision's constructor supports only one width, so its blocks are used without its constructor.
         nn.Module.__init__(self)

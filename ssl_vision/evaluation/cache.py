@@ -16,9 +16,7 @@ from torch import Tensor, nn
 
 from ssl_vision.data import Views
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation import mapped
-from ssl_vision.evaluation.features import Features
-from ssl_vision.evaluation.mapped import blocks, is_finite, is_large
+from ssl_vision.evaluation.features import Features, blocks, is_finite, is_large
 from ssl_vision.runs.atomic_files import atomic_write
 
 _FORMAT = 2
@@ -94,10 +92,9 @@ class FeatureCache:
         key = hashlib.sha256(json.dumps([_FORMAT, parts, layers]).encode()).hexdigest()[:24]
         file = self.folder / f"{title}-{key}.pt"
         try:
-            large = file.stat().st_size > mapped.IN_MEMORY
-            stored = torch.load(file, map_location="cpu", weights_only=True, mmap=large)
+            stored = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
             features: Features = {
-                name: values.clone() if large and not is_large(values) else values
+                name: values if is_large(values) else values.clone()
                 for name, values in ((name, stored["features"][name]) for name in layers)
             }
             if digest_of_features(key, features) == stored["checksum"]:

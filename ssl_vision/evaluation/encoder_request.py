@@ -18,8 +18,7 @@ from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser, instantiated
 from ssl_vision.evaluation.results import Evaluation, Stored, check_output, written
-from ssl_vision.evaluation.run_request import data_place
-from ssl_vision.evaluation.splits import Splits
+from ssl_vision.evaluation.splits import Splits, data_place
 from ssl_vision.evaluation.subject import Network, Subject, networks_beside
 from ssl_vision.hub import local_file
 from ssl_vision.runs.weights import load_encoder_weights, read_weights

@@ -25,8 +25,10 @@ from ssl_vision.evaluation.features import (
     crop_and_flip,
     embed,
     embed_views,
+    in_parts,
+    is_finite,
+    is_large,
 )
-from ssl_vision.evaluation.mapped import in_parts, is_finite, is_large
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Method
 from ssl_vision.metrics.lidar import ViewScatter, joined_scatters, view_scatter

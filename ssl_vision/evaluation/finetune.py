@@ -15,17 +15,17 @@ from ssl_vision.descriptions import describe
 from ssl_vision.encoders import Encoder, device_of
 from ssl_vision.evaluation.features import crop_and_flip, images_at_once
 from ssl_vision.evaluation.measurement import (
+    MOST_EPOCHS,
     Measurement,
     Source,
     Value,
     about_training,
+    check_options,
     labels_text,
     measurement,
 )
 from ssl_vision.evaluation.probe import Augmentation, Schedule, scale_at
-from ssl_vision.evaluation.ranges import MOST_EPOCHS, check
-from ssl_vision.evaluation.splits import Splits
-from ssl_vision.evaluation.subset import SHARES, Labels
+from ssl_vision.evaluation.splits import SHARES, Labels, Splits
 from ssl_vision.progress import Progress
 
 describe(
@@ -64,7 +64,7 @@ class FineTuneRule:
     """Augmentation: the views of the run, only their crop and flip, or none."""
 
     def __post_init__(self) -> None:
-        check(
+        check_options(
             self,
             epochs=1 <= self.epochs <= MOST_EPOCHS,
             lr=self.lr > 0,
@@ -91,7 +91,7 @@ class FineTune(FineTuneRule, Measurement):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, labels=self.labels in ("all", *SHARES))
+        check_options(self, labels=self.labels in ("all", *SHARES))
 
     def __str__(self) -> str:
         views = {"none": "plain images", "crop": "crops", "pretraining": "the run's views"}[self.augmentation]

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
-from ssl_vision.evaluation.measurement import Measurement, Source, Value, measurement
-from ssl_vision.evaluation.ranges import check
+from ssl_vision.evaluation.measurement import Measurement, Source, Value, check_options, measurement
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.metrics import Alignment, Representation, lidar, rank_correlation
 from ssl_vision.progress import Progress
@@ -32,7 +31,7 @@ class Geometry(Measurement):
     """Number of views of each image for LiDAR; its paper uses 50."""
 
     def __post_init__(self) -> None:
-        check(self, lidar_images=self.lidar_images >= 2, lidar_views=self.lidar_views >= 2)
+        check_options(self, lidar_images=self.lidar_images >= 2, lidar_views=self.lidar_views >= 2)
 
     def __str__(self) -> str:
         return ""

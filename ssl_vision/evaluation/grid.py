@@ -13,19 +13,18 @@ from torch import Tensor
 from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.descriptions import describe
 from ssl_vision.evaluation.measurement import (
+    MOST_EPOCHS,
     Measurement,
     Source,
     Value,
     about_training,
+    check_options,
     classification,
     labels_text,
     measurement,
 )
 from ssl_vision.evaluation.probe import Schedule, labelled_rows, scale_at
-from ssl_vision.evaluation.ranges import MOST_EPOCHS, check
-from ssl_vision.evaluation.splits import Splits
-from ssl_vision.evaluation.stratified import stratified
-from ssl_vision.evaluation.subset import SHARES, Labels
+from ssl_vision.evaluation.splits import SHARES, Labels, Splits, stratified
 from ssl_vision.metrics.precision import exact_float32
 from ssl_vision.metrics.rows import Features, parts, select
 from ssl_vision.progress import tracked
@@ -63,7 +62,7 @@ class GridRule:
     """Share of each class of the training images that is held out for the selection."""
 
     def __post_init__(self) -> None:
-        check(
+        check_options(
             self,
             lrs=bool(self.lrs) and all(lr > 0 for lr in self.lrs),
             weight_decays=bool(self.weight_decays) and all(decay >= 0 for decay in self.weight_decays),
@@ -93,7 +92,7 @@ class Grid(GridRule, Measurement):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, labels=self.labels in ("all", *SHARES))
+        check_options(self, labels=self.labels in ("all", *SHARES))
 
     def __str__(self) -> str:
         return (

@@ -7,8 +7,7 @@ from typing import Any, Literal, Self
 
 from torch import Tensor
 
-from ssl_vision.evaluation.measurement import Measurement, Source, Value, measurement
-from ssl_vision.evaluation.ranges import check
+from ssl_vision.evaluation.measurement import Measurement, Source, Value, check_options, measurement
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.metrics.knn_table import KNNScore, knn_table
 from ssl_vision.progress import Progress
@@ -32,7 +31,7 @@ class KNN(Measurement):
     """Temperature T of the weighted vote."""
 
     def __post_init__(self) -> None:
-        check(
+        check_options(
             self,
             k=self.k >= 1,
             distance=self.distance in ("cosine", "euclidean"),

@@ -15,14 +15,13 @@ from ssl_vision.evaluation.measurement import (
     Source,
     Value,
     about_training,
+    check_options,
     classification,
     labels_text,
     measurement,
 )
 from ssl_vision.evaluation.probe import labelled_rows
-from ssl_vision.evaluation.ranges import check
-from ssl_vision.evaluation.splits import Splits
-from ssl_vision.evaluation.subset import SHARES, Labels
+from ssl_vision.evaluation.splits import SHARES, Labels, Splits
 from ssl_vision.metrics.rows import Features, map_rows, parts
 from ssl_vision.progress import Progress
 
@@ -53,7 +52,7 @@ class Logistic(Measurement):
     labels: Labels = "all"
 
     def __post_init__(self) -> None:
-        check(
+        check_options(
             self,
             c=self.c > 0,
             max_iter=self.max_iter >= 1,

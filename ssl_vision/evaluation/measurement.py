@@ -9,9 +9,11 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import ssl_vision.evaluation
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
-from ssl_vision.evaluation.splits import Pixels, Splits
-from ssl_vision.evaluation.subset import Labels
+from ssl_vision.evaluation.splits import Labels, Pixels, Splits
 from ssl_vision.metrics.rows import Features
+
+MOST_EPOCHS = 100_000
+"""Maximum number of epochs of a classifier; published protocols have at most 500."""
 
 _COLUMNS = {"labels", "augmentation", "views", "lr", "weight_decay"}
 """Options of measurements that have a field of their own in a row."""
@@ -193,6 +195,17 @@ def about_training(rule: Any, *, labels: Labels) -> dict[str, Any]:
         "labels": None if labels == "all" else labels,
         "options": options_text(rule),
     }
+
+
+def check_options(rule: object, **valid: bool) -> None:
+    """Check the fields of a rule.
+
+    Raises:
+        ValueError: a value is out of range; the message states the field and its value.
+    """
+    for name, is_valid in valid.items():
+        if not is_valid:
+            raise ValueError(f"{name}: out of range, got {getattr(rule, name)}")
 
 
 def options_text(rule: Any, *, without: Collection[str] = _COLUMNS) -> str:

@@ -12,17 +12,17 @@ from torch import Tensor
 from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.descriptions import describe
 from ssl_vision.evaluation.measurement import (
+    MOST_EPOCHS,
     Measurement,
     Source,
     Value,
     about_training,
+    check_options,
     classification,
     labels_text,
     measurement,
 )
-from ssl_vision.evaluation.ranges import MOST_EPOCHS, check
-from ssl_vision.evaluation.splits import Splits
-from ssl_vision.evaluation.subset import SHARES, Labels
+from ssl_vision.evaluation.splits import SHARES, Labels, Splits
 from ssl_vision.metrics.precision import exact_float32
 from ssl_vision.metrics.rows import (
     UNLABELLED,
@@ -76,7 +76,7 @@ class ProbeRule:
     """``adam`` has its usual coefficients and ignores ``momentum``."""
 
     def __post_init__(self) -> None:
-        check(
+        check_options(
             self,
             epochs=1 <= self.epochs <= MOST_EPOCHS,
             lr=self.lr > 0,
@@ -106,7 +106,7 @@ class Linear(ProbeRule, Measurement):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(
+        check_options(
             self,
             labels=self.labels in ("all", *SHARES),
             augmentation=self.augmentation in ("none", "crop", "pretraining"),

@@ -17,8 +17,7 @@ from ssl_vision.data.loading.decoding import Decoded, squares
 from ssl_vision.data.loading.listing import list_images
 from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.features import by_layer, chosen_device
-from ssl_vision.evaluation.mapped import empty_rows
+from ssl_vision.evaluation.features import by_layer, chosen_device, empty_rows
 from ssl_vision.evaluation.processes import ALONE, Processes, process_group
 from ssl_vision.export.feature_files import Features, writer
 from ssl_vision.hub import local_file

@@ -7,7 +7,7 @@ from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from ssl_vision.data.module import ImageData
-from ssl_vision.encoders import MOST_PARAMETERS, Encoder, Timm, measure_num_features
+from ssl_vision.encoders import Encoder, Timm, measure_num_features
 from ssl_vision.errors import InputError
 from ssl_vision.objectives import Objective, as_objective
 from ssl_vision.objectives.gather import is_distributed
@@ -27,17 +27,6 @@ def check_sizes(**sizes: int | None) -> None:
             raise InputError(f"{name} must be 1 or more, not {size}")
         if size is not None and size > _LARGEST:
             raise InputError(f"{name} must be {_LARGEST} or less, not {size}")
-
-
-def checked_encoder(encoder: Encoder) -> Encoder:
-    """Return an encoder after a check of its number of parameters.
-
-    Raises:
-        InputError: the encoder has more than 2³⁰ parameters.
-    """
-    if (count := sum(parameter.numel() for parameter in encoder.parameters())) > MOST_PARAMETERS:
-        raise InputError(f"the encoder has {count:.1e} parameters, over {MOST_PARAMETERS:.1e}")
-    return encoder
 
 
 def checked_objective(module: nn.Module, *, method: str, available: Collection[str]) -> Objective:

@@ -24,7 +24,6 @@ from ssl_vision.methods.checks import (
     check_images,
     check_shapes,
     check_sizes,
-    checked_encoder,
     checked_loss,
     checked_objective,
 )
@@ -109,10 +108,10 @@ class Method(pl.LightningModule, ABC):
         features: (N, F) encoder features of each view in the last training step, without a gradient.
 
     Raises:
-        InputError: a size is out of range or makes more than 2³⁰ parameters, head_batch_norm or bn is
-            unknown, the encoder does not have the feature maps that the objective requires, or the objective
-            does not accept two embeddings; in training, an option or the objective does not support
-            cuda_graph or compile_mode, or the objective cannot be prepared.
+        InputError: a size is out of range, head_batch_norm or bn is unknown, the encoder does not have the
+            feature maps that the objective requires, or the objective does not accept two embeddings; in
+            training, an option or the objective does not support cuda_graph or compile_mode, or the objective
+            cannot be prepared.
 
     Example:
         >>> import torch
@@ -175,7 +174,7 @@ class Method(pl.LightningModule, ABC):
         )
         self._contracts = (contract,)  # in a tuple, so that it is not registered as a submodule
         with self.seeded():
-            self.backbone = checked_encoder(as_encoder(build(encoder)))
+            self.backbone = as_encoder(build(encoder))
             self.head = projection_head(
                 self.backbone.num_features, hidden_dim, output_dim, head_batch_norm, layers=head_layers
             )

@@ -4,7 +4,6 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from ssl_vision.encoders import MOST_PARAMETERS
 from ssl_vision.errors import InputError
 
 HeadBatchNorm = Literal["none", "hidden", "all"]
@@ -33,15 +32,10 @@ def projection_head(
     """Return a head of linear layers with a ReLU between them.
 
     Raises:
-        InputError: it has fewer than two layers, or more than 2³⁰ parameters.
+        InputError: it has fewer than two layers.
     """
     if layers < 2:
         raise InputError(f"head_layers must be 2 or more, not {layers}")
-    if (count := (features + output + (layers - 2) * hidden) * hidden) > MOST_PARAMETERS:
-        raise InputError(
-            f"hidden_dim {hidden} and output_dim {output} make {count:.1e} parameters, "
-            f"over {MOST_PARAMETERS:.1e}"
-        )
     modules: list[nn.Module] = []
     for width in (features, *[hidden] * (layers - 2)):
         modules.append(nn.Linear(width, hidden, bias=batch_norm == "none"))

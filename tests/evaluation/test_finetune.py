@@ -13,8 +13,7 @@ from torch import nn
 
 from ssl_vision.data import Digits, Images
 from ssl_vision.evaluation.finetune import FineTuneRule, finetuned_top1
-from ssl_vision.evaluation.splits import Splits
-from ssl_vision.evaluation.subset import label_subset
+from ssl_vision.evaluation.splits import Splits, label_subset
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 from ssl_vision.pretrained.rebuild import trained_model

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ssl_vision.evaluation.grid import GridRule, grid_probe, train_grid
 from ssl_vision.evaluation.probe import ProbeRule, linear_probe
-from ssl_vision.evaluation.stratified import stratified
+from ssl_vision.evaluation.splits import stratified
 
 
 def blobs(seed, n=300, spread=2.0, classes=4, width=6) -> tuple[Tensor, Tensor]:

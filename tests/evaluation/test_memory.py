@@ -124,31 +124,3 @@ def test_memory_does_not_grow_with_number_of_images():
     small_peak, large_peak = map(int, done.stdout.split())
     bank_size = (320 - 80) * 3 * 96 * 96 * 4 / 2**20  # 25 MiB for the bank alone, in float32
     assert large_peak - small_peak < bank_size
-
-
-HEAP = """
-import torch
-from ssl_vision.evaluation.heap import unmap_large_blocks
-
-def resident():
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
-
-torch.ones(30 * 2**20, dtype=torch.uint8)  # freed, and so blocks of 20 MiB are in the heap from now on
-{change}
-before = resident()
-blocks = [torch.ones(20 * 2**20, dtype=torch.uint8) for _ in range(8)]
-last = torch.ones(100 * 2**10, dtype=torch.uint8)  # above them
-del blocks
-print(resident() - before)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the parameters are glibc's")
-def test_unmap_large_blocks_returns_freed_memory_to_system():
-    remaining = []
-    for change in ("", "unmap_large_blocks()"):
-        command = [sys.executable, "-c", HEAP.format(change=change)]
-        remaining.append(int(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
-    assert remaining[0] > 100 * 2**10  # KiB
-    assert remaining[1] < 10 * 2**10

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ssl_vision.data import CIFAR10
-from ssl_vision.evaluation.subset import label_subset
+from ssl_vision.evaluation.splits import label_subset
 
 LABELS = torch.arange(50_000) % 10
 

@@ -67,7 +67,7 @@ def test_large_features_are_mapped_and_written_in_parts(images, tiny_run, tmp_pa
         pytest.importorskip("pyarrow")
     outputs = []
     for limit in (2**30, 0):
-        monkeypatch.setattr("ssl_vision.evaluation.mapped.IN_MEMORY", limit)
+        monkeypatch.setattr("ssl_vision.evaluation.features.IN_MEMORY", limit)
         monkeypatch.setattr("ssl_vision.export.feature_files._ROW_GROUP", 2 if limit == 0 else 2**16)
         output = tmp_path / f"{limit}.{suffix}"
         assert main(["embed", str(images), f"--backbone={tiny_run}", f"--output={output}"]) == 0

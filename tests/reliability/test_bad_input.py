@@ -415,21 +415,10 @@ SIZES = [
             ("data.views.size", 10**6, r".*views\.size must be 4096 or less, not 1000000"),
             ("data.batch_size", 10**9, r".*batch_size must be 1048576 or less, not 1000000000"),
             ("data.eval_batch_size", 10**30, r".*eval_batch_size must be 1048576 or less, not .*"),
-            (
-                "model.encoder.width",
-                10**8,
-                r".*width 100000000 and depth 18 make 2\.7e\+19 parameters, over 1\.1e\+09",
-            ),
-            ("model.encoder.width", 10**30, r".*width 10+ and depth 18 make 2\.7e\+63 parameters.*"),
             ("model.hidden_dim", 10**9, r".*hidden_dim must be 1048576 or less, not 1000000000"),
             ("model.output_dim", 10**30, r".*output_dim must be 1048576 or less, not .*"),
             ("model.chunk_size", 10**30, r".*chunk_size must be 1048576 or less, not .*"),
         ]
-    ),
-    Case(
-        "a head with too many parameters",
-        "fit --model.hidden_dim=100000 --model.output_dim=100000",
-        r".*hidden_dim 100000 and output_dim 100000 make 1\.0e\+10 parameters, over 1\.1e\+09",
     ),
     Case(
         "images that are too large",
@@ -702,7 +691,6 @@ CHECKPOINTS = [
         )
         for reader in ("evaluate",)
         for old, new, line in [
-            ("width: 4", "width: 100000000", r".*width 100000000 and depth 18 make .* parameters, over .*"),
             ("width: 4", "width: 400", r"{here}/other\.ckpt: .*size mismatch for .*"),
             (
                 "ssl_vision.methods.SimCLR",

@@ -11,11 +11,11 @@ import tempfile
 import pytest
 import torch
 
-import ssl_vision.evaluation.mapped as mapped
+import ssl_vision.evaluation.features
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.cache import digest_of_features
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
-from ssl_vision.evaluation.mapped import blocks, empty_rows, in_parts, is_finite, is_large
+from ssl_vision.evaluation.features import blocks, empty_rows, in_parts, is_finite, is_large
 from ssl_vision.main import main
 from ssl_vision.metrics.rows import LazyRows
 
@@ -54,7 +54,7 @@ def test_mapped_features_give_same_rows_as_features_in_memory(run, tmp_path, mon
     monkeypatch.setattr(
         FeatureExtractor, "plain", lambda *args: extracted.append(plain(*args)) or extracted[-1]
     )
-    monkeypatch.setattr(mapped, "IN_MEMORY", 1000)
+    monkeypatch.setattr(ssl_vision.evaluation.features, "IN_MEMORY", 1000)
     for cache in (False, True, True):  # in a temporary file, written to the cache, and mapped from it
         (run / "evaluation.json").unlink()
         rows = evaluated(run, *options, f"--cache={cache}")
@@ -72,7 +72,7 @@ def test_full_disk_error_names_folder(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    monkeypatch.setattr(mapped, "IN_MEMORY", 0)
+    monkeypatch.setattr(ssl_vision.evaluation.features, "IN_MEMORY", 0)
     for folder, place in ((tmp_path, str(tmp_path)), (None, f"{tempfile.gettempdir()} (TMPDIR)")):
         with pytest.raises(InputError) as error:
             empty_rows((5, 3), folder=folder)
@@ -81,7 +81,7 @@ def test_full_disk_error_names_folder(tmp_path, monkeypatch):
 
 
 def test_only_large_rows_are_in_an_unnamed_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(mapped, "IN_MEMORY", 4 * 12)
+    monkeypatch.setattr(ssl_vision.evaluation.features, "IN_MEMORY", 4 * 12)
     small, large = empty_rows((4, 3), folder=tmp_path), empty_rows((5, 3), folder=tmp_path)
     assert (is_large(small), is_large(large), is_large(large[:1])) == (False, True, True)
     assert list(tmp_path.iterdir()) == []
@@ -109,7 +109,7 @@ import sys
 import threading
 from pathlib import Path
 import torch
-import ssl_vision.evaluation.mapped as mapped
+import ssl_vision.evaluation.features
 from ssl_vision.data import Digits, Images
 from ssl_vision.encoders import ModuleEncoder
 from ssl_vision.evaluation.cache import FeatureCache
@@ -121,7 +121,7 @@ from ssl_vision.evaluation.probe import Linear
 from ssl_vision.evaluation.protocol import Protocol
 from ssl_vision.evaluation.splits import Splits
 
-mapped.IN_MEMORY, count = int(sys.argv[2]), 300_000
+ssl_vision.evaluation.features.IN_MEMORY, count = int(sys.argv[2]), 300_000
 torch.manual_seed(0)
 
 def anonymous():  # memory that is not a mapped file, which the system may free
