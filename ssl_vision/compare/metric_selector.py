@@ -10,12 +10,9 @@ from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.compare.keys import is_metric, shown
 from ssl_vision.descriptions import MetricDescription, description_of, layer_of
 from ssl_vision.errors import InputError
-from ssl_vision.runs.evaluation_file import TEST_PREFIXES, chosen_fields, preferred
+from ssl_vision.runs.evaluation_file import OUTCOME, TEST_PREFIXES, chosen_fields, preferred
 from ssl_vision.runs.folder import DATA_OF_ROOT
 from ssl_vision.runs.registry import Run
-
-_RUN_FIELDS = {"value", "seed", "weights", "title", "unit", "direction"}
-"""Fields of a row of evaluation.json that may differ between runs, with those that a grid search selects."""
 
 BASELINES = {"untrained network": "untrained", "raw pixels": "pixels"}
 """Titles of the baselines in tables, and their ``features`` in rows of evaluation.json."""
@@ -141,7 +138,7 @@ def shared_conditions(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) ->
 
 def _conditions(row: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a row that state how its value was measured."""
-    free = _RUN_FIELDS | chosen_fields(row.get("metric"))
+    free = OUTCOME | {"seed"} | chosen_fields(row.get("metric"))
     return {key: value for key, value in row.items() if key not in free}
 
 

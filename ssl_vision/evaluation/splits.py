@@ -116,6 +116,16 @@ class Splits:
             self._labels[share] = label_subset(self.images["train"].labels, share)
         return self._labels[share]
 
+    def counts(self, share: Labels = "all") -> dict[str, float]:
+        """Numbers of labelled test and training images, and the largest share of a class in the former."""
+        test = self.images["test"].labels
+        classes = test[test >= 0].bincount()
+        return {
+            "test_images": int(classes.sum()),
+            "train_images": int((self.train_labels(share) >= 0).sum()),
+            "chance": int(classes.max()) / int(classes.sum()),
+        }
+
     def labelled_train(self, share: Labels) -> Images:
         """Training split with the labels of `train_labels`."""
         return self.images["train"].relabelled(self.train_labels(share))

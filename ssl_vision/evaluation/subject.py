@@ -188,11 +188,19 @@ def run_protocol(protocol: Protocol, source: Source, splits: Splits, *, seed: in
             print(f"{subject} is left out: {reason}", file=sys.stderr)
             continue
         for metric, value, about in values:
-            conditions = {"augmentation": "none", **splits.place, **about, **stored_description(metric)}
+            counts = splits.counts(about.get("labels") or "all") if metric.endswith("_top1") else {}
+            conditions = {
+                "augmentation": "none",
+                **splits.place,
+                **counts,
+                **about,
+                **stored_description(metric),
+            }
             row = Row(
                 source.features, source.layer, metric, value, splits.evaluated,
                 data=splits.data, protocol=protocol.name, epoch=source.epoch, seed=seed,
-                weights=source.network.weights if source.network else None, conditions=conditions,
+                weights=source.network.weights if source.network else None,
+                conditions=conditions | stored_description(metric),
             )  # fmt: skip
             if row not in yielded:
                 yielded.append(row)

@@ -73,7 +73,8 @@ def read_checkpoint(path: str | Path, *, verify: bool = False) -> Checkpoint:
     except Exception as error:
         raise InputError(f"{file}: not a readable checkpoint ({type(error).__name__})") from error
     try:
-        record = content[CHECKPOINT_KEY]
+        if not isinstance(content, dict) or not isinstance(record := content[CHECKPOINT_KEY], dict):
+            raise TypeError  # a tensor warns when it is indexed by a name
         version = record["version"]
         if _release(version) > _release(__version__):
             raise InputError(

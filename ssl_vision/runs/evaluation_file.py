@@ -13,7 +13,10 @@ from ssl_vision.runs.settings import class_name
 
 Rows = list[dict[str, Any]]
 
-_OUTCOME = {"value", "weights", "title", "unit", "direction"}
+OUTCOME = {
+    "value", "low", "high", "test_images", "train_images", "chance", "weights", "title", "unit", "direction",
+}  # fmt: skip
+"""Fields of a row that do not state how it was measured."""
 
 DEFAULT_PROTOCOL = "macl"
 """The protocol whose name is left out."""
@@ -113,7 +116,7 @@ def preferred(rows: Sequence[dict[str, Any]], config: Mapping[str, Any]) -> Rows
 
 
 def _key(row: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:
-    left_out = _OUTCOME | chosen_fields(row.get("metric"))
+    left_out = OUTCOME | chosen_fields(row.get("metric"))
     return frozenset((name, str(value)) for name, value in row.items() if name not in left_out)
 
 

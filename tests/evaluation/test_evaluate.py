@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from scipy import stats
 from settings import resnet
 from torch import nn
 
@@ -46,10 +47,14 @@ def test_rows_state_evaluation_settings(evaluated):
     value = knn.pop("value")
     assert 0 < value < 1
     assert len(knn.pop("weights")) == 12
+    expected = stats.binomtest(round(360 * value), 360).proportion_ci(method="wilson")
+    assert [knn.pop("low"), knn.pop("high")] == pytest.approx([expected.low, expected.high], rel=1e-6)
+    most_frequent = int(Digits().split("test").labels.bincount().max())
     assert knn == {
         "features": "trained", "layer": "backbone", "metric": "knn_top1", "split": "test", "bank": "train",
         "k": 5, "temperature": 0.1, "epoch": 2, "seed": 0, "protocol": "macl", "distance": "cosine",
         "vote": "weighted", "augmentation": "none", "data": "Digits",
+        "test_images": 360, "train_images": 1437, "chance": most_frequent / 360,
     }  # fmt: skip
     assert {(r["features"], r["layer"]) for r in rows if r["metric"] == "linear_top1"} == {
         ("trained", "backbone"), ("trained", "hidden"), ("trained", "projector"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from scipy import stats
 from settings import TINY
 
 from ssl_vision.data import CIFAR10, STL10, Digits
@@ -145,6 +146,20 @@ def test_table_has_a_column_for_each_way_of_training():
         ["trained backbone", "10.00", "20.00", "40.00", "50.00"],
         ["untrained backbone", "", "30.00", "", "50.00"],
     ]
+
+
+def test_table_has_intervals_and_chance_of_accuracies():
+    counted = {"k": 5, "test_images": 400, "train_images": 900, "chance": 0.25}
+    rows = [Row("trained", "backbone", "knn_top1", 0.5, "test", conditions=counted)]
+    rows.append(Row("trained", "backbone", "rankme", 12.5, "test"))
+    interval = stats.binomtest(200, 400).proportion_ci(method="wilson")
+    half = 50 * (interval.high - interval.low)
+    assert table(rows) == [
+        ["", "kNN %", "RankMe"],
+        ["trained backbone", f"50.00 ± {half:.2f}", "12.500"],
+        ["chance", "25.00", ""],
+    ]
+    assert Row.read(rows[0].as_dict()) == rows[0]
 
 
 def test_user_protocol_file_is_evaluated(run, tmp_path, capsys):
