@@ -418,43 +418,6 @@ def test_validate_accepts_other_protocol_but_refuses_other_network(tiny_run, cap
     assert "no such checkpoint" in capsys.readouterr().err
 
 
-BAD = {
-    "--seed_everything=false": "--seed_everything false",
-    "--trainer.max_epochs=-1 --model.optimizer.schedule=cosine": "optimizer.schedule 'cosine' needs an end",
-    "--model.objective=MCAL": "model.objective: no class named MCAL, did you mean 'MACL'?",
-    "--model.objective.temprature=0.2": "no option 'temprature', did you mean 'temperature'?",
-    "--model.encoder.widht=3": "ResNet has no option 'widht', did you mean 'width'?",
-    "--data=Digits": "--data.batch_size must come after the data class",
-    "--data.batchsize=3": "did you mean 'batch_size'?",
-    "--model.encoder.width=wide": "model.encoder.width: expected int, got wide",
-    "--trainer.max_epoch=3": "Trainer has no option 'max_epoch', did you mean 'max_epochs'?",
-    "--data.views.sise=3": "data.views.sise: Digits's views has no option 'sise', did you mean 'size'?",
-    "--data.views.compile=always": "data.views.compile",
-    "--trainer.accelerator=gpuu": "gpuu",
-    "--learning_rate=3": "there is no option --learning_rate, did you mean --model.optimizer.lr?",
-    "--model.objective.temperature=-0.1": "temperature must be at least 0.001",
-    "--model.objective.pairs=all": "expected one of 'both', 'cross', 'keys', 'queue', got all",
-    "--data.batch_size=0": "batch_size",
-    "--data.batch_size=5000": "batch_size 5000",
-    "--data.views.hflip=2": "views.hflip",
-    "--model.optimizer.lr=-1": "optimizer.lr must lie in [0, 3.4e+38]",
-    "--model.encoder=convnext_atto": "use --model.encoder Timm --model.encoder.name convnext_atto",
-    "--model.encoder=timm/resnet18": "use --model.encoder Timm --model.encoder.name resnet18",
-    "--model.encoder=Timm": "required: --model.encoder.name",
-    "--model.encoder=Timm --model.encoder.name=resnet18 --model.encoder.drop_path_rate=1": (
-        "Timm has no option 'drop_path_rate'; options of the timm model are given as "
-        "--model.encoder.dict_kwargs.drop_path_rate"
-    ),
-    "--config=absent.yaml": "absent.yaml",
-    "--name=a/b": "--name a/b",
-}
-
-
-def test_unknown_data_class_gets_suggestion(capsys):
-    assert main(["fit", "--data=Digit"]) == 2
-    assert capsys.readouterr().err == "ssl-vision fit: data: no class named Digit, did you mean 'Digits'?\n"
-
-
 @pytest.mark.parametrize(
     ("options", "advice"),
     [
@@ -494,35 +457,6 @@ def test_changing_class_keeps_only_options_of_new_class(tmp_path):
         "class_path": "ssl_vision.objectives.DCL",
         "init_args": {"temperature": 0.1, "pairs": "both", "gather": True},
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("argument", BAD)
-def test_invalid_option_is_reported_in_one_line_with_exit_code_2(argument, tmp_path, capsys):
-    assert fit(tmp_path, *argument.split()) == 2
-    error = capsys.readouterr().err
-    assert BAD[argument] in error
-    assert error.startswith("ssl-vision fit: ")
-    assert error.count("\n") == 1
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("content", [b"model: [", b"- a\n- b\n", b"\xff\xfe\x00"])
-def test_invalid_config_file_is_reported_in_one_line(content, tmp_path, capsys):
-    file = tmp_path / "broken.yaml"
-    file.write_bytes(content)
-    assert main(["fit", f"--config={file}", f"--runs_dir={tmp_path / 'runs'}"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("ssl-vision fit: ")
-    assert error.count("\n") == 1
-
-
-def test_unknown_key_in_config_file_is_named(tmp_path, capsys):
-    file = tmp_path / "wrong.yaml"
-    file.write_text("model:\n  class_path: SimCLR\n  init_args:\n    dpeth: 18\n")
-    assert fit(tmp_path, f"--config={file}") == 2
-    error = capsys.readouterr().err
-    assert "dpeth" in error
-    assert error.count("\n") == 1
 
 
 def test_user_logger_runs_beside_metrics_csv(tmp_path):
