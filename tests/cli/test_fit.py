@@ -147,10 +147,9 @@ def test_resuming_logs_whether_a_checkpoint_was_found(tmp_path, capsys, caplog):
 )
 def test_resuming_with_changed_config_is_refused(tmp_path, tiny_run, capsys, change, key):
     """Lightning would let the checkpoint's hyper-parameters override the command line."""
-    args = ["--model.objective=MACL", "--model.objective.alpha=3", "--trainer.max_epochs=1"]
-    assert fit(tmp_path, *args) == 0
+    args = ["--model.objective=MACL", "--model.objective.alpha=3"]
+    shutil.copytree(tiny_run, tmp_path / "run")
     before = (tmp_path / "run" / "metrics.csv").read_text()
-    capsys.readouterr()
     for path in ("last", str(tmp_path / "run" / "checkpoints" / "last.ckpt")):
         assert fit(tmp_path, *args, f"--ckpt_path={path}", change) == 2
         error = capsys.readouterr().err
@@ -159,9 +158,9 @@ def test_resuming_with_changed_config_is_refused(tmp_path, tiny_run, capsys, cha
     assert (tmp_path / "run" / "metrics.csv").read_text() == before
 
 
-def test_existing_run_is_overwritten_only_on_request(tmp_path, capsys):
-    short = "--trainer.max_epochs=1"
-    assert fit(tmp_path, short) == 0
+def test_existing_run_is_overwritten_only_on_request(tmp_path, unvalidated_run, capsys):
+    shutil.copytree(unvalidated_run, tmp_path / "run")
+    short = "--trainer.limit_val_batches=0"
     assert fit(tmp_path, short) == 2
     assert "--ckpt_path last" in capsys.readouterr().err
     assert fit(tmp_path, short, "--model.optimizer.lr=0.5") == 2
@@ -191,11 +190,12 @@ def test_directory_of_run_without_any_step_is_reused(tmp_path, monkeypatch):
     assert len(rows(tmp_path / "run")) == 4
 
 
-def test_resuming_without_last_checkpoint_keeps_other_checkpoints(tmp_path, capsys):
-    assert fit(tmp_path, "--trainer.max_epochs=1") == 0
-    checkpoints = tmp_path / "run" / "checkpoints"
+def test_resuming_without_last_checkpoint_keeps_other_checkpoints(tmp_path, tiny_run, capsys):
+    checkpoints = shutil.copytree(tiny_run, tmp_path / "run") / "checkpoints"
     (checkpoints / "last.ckpt").rename(checkpoints / "best.ckpt")
-    assert fit(tmp_path, "--trainer.max_epochs=2", "--ckpt_path=last") == 2
+    (checkpoints / "previous-last.ckpt").unlink()
+    args = ["--model.objective=MACL", "--model.objective.alpha=3", "--trainer.max_epochs=3"]
+    assert fit(tmp_path, *args, "--ckpt_path=last") == 2
     assert "last.ckpt: no such checkpoint" in capsys.readouterr().err
     assert (checkpoints / "best.ckpt").exists()
 
@@ -587,9 +587,17 @@ def test_callback_that_would_make_a_run_inexact_is_refused_before_the_first_step
     assert not (tmp_path / "run").exists()
 
 
+@pytest.fixture(scope="module")
+def unvalidated_run(tmp_path_factory):
+    """A finished run without validations; tests must not change it."""
+    runs = tmp_path_factory.mktemp("unvalidated")
+    assert fit(runs, "--trainer.limit_val_batches=0") == 0
+    return runs / "run"
+
+
 @pytest.mark.parametrize("damage", ["deleted", "cut", "zeros", "new name"])
-def test_continued_run_names_missing_rows_of_its_log(tmp_path, damage):
-    assert fit(tmp_path, "--trainer.limit_val_batches=0") == 0
+def test_continued_run_names_missing_rows_of_its_log(tmp_path, unvalidated_run, damage):
+    shutil.copytree(unvalidated_run, tmp_path / "run")
     file, name = tmp_path / "run" / "metrics.csv", "run"
     lines = file.read_text().splitlines(keepends=True)
     if damage == "deleted":

@@ -91,7 +91,7 @@ def test_media_are_report_page_and_its_images(run):
 
 
 def test_evaluation_uploads_neighbours_and_embedding_map(run):
-    options = ["--protocol=lightly", "--baselines=false", "--cache=false", "--device=cpu"]
+    options = ["--protocol=solo", "--baselines=false", "--cache=false", "--device=cpu"]
     assert main(["evaluate", str(run), *options]) == 0
     (part,) = [part for part in parts(run) if list(part.glob("files/media/images/media/neighbours_*"))]
     names = {path.name.partition("_0_")[0] for path in part.glob("files/media/*/media/*")}
