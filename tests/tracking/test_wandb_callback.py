@@ -23,14 +23,16 @@ from ssl_vision.tracking.wandb_callback import WandbCallback
 SHORT = [*TINY, "--trainer.limit_train_batches=2", "--wandb=offline", "--wandb_artifacts=last"]
 
 
-@pytest.fixture(autouse=True)
-def pages(no_pages, monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def pages(no_pages):
     """Write report pages in these tests, because their images are uploaded."""
-    monkeypatch.setattr("ssl_vision.main._PAGE", "ssl_vision.report.report:write")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ssl_vision.main._PAGE", "ssl_vision.report.report:write")
+        yield
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(pages, tmp_path_factory):
     """A run of two epochs with all optional uploads, whose encoder was exported."""
     runs = tmp_path_factory.mktemp("wandb")
     options = ["--trainer.max_epochs=2", "--wandb_media=true", "--report=true"]
