@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,13 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-@pytest.fixture(autouse=True)
-def no_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def no_pages(request: pytest.FixtureRequest) -> Iterator[None]:
     """Disable the report of a run, except in the tests of reports."""
-    if "report" not in request.path.parts:
-        monkeypatch.setattr("ssl_vision.main._PAGE", "builtins:dict")
+    with pytest.MonkeyPatch.context() as patch:
+        if "report" not in request.path.parts:
+            patch.setattr("ssl_vision.main._PAGE", "builtins:dict")
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -218,6 +218,8 @@ class Fastest:
     def pytest_runtest_logreport(self, report: Any) -> None:
         self.failed = self.failed or (report.nodeid if report.failed else "")
 
+    pytest_collectreport = pytest_runtest_logreport
+
     def result(self) -> str:
         return self.failed
 
@@ -272,7 +274,10 @@ def row(mutant: Mutant, recorded: dict[str, Any]) -> dict[str, Any]:
     start = time.monotonic()
     seconds, lines = recorded["seconds"], recorded["lines"].get(mutant.file, {})
     executed = [str(line) for line in range(mutant.line, mutant.end[0] + 1) if str(line) in lines]
-    tests = {test for line in executed or lines for test in lines[line]}
+    tests = {test for line in executed for test in lines[line]}
+    tests = tests or {
+        test for line in lines for test in lines[line]
+    }  # of a line executed at import, for example
     fastest = sorted(tests, key=lambda test: (seconds[test], test))
     path = Path(mutant.file)
     text = path.read_text()

@@ -1,11 +1,11 @@
 import os
-import subprocess
-import sys
+import signal
 import threading
 
 import numpy as np
 import pytest
 import torch
+from forked import forked
 from PIL import Image
 
 from ssl_vision.data import ImageFolder
@@ -148,23 +148,22 @@ def test_folder_of_only_corrupt_files_raises_input_error(tmp_path):
         folder(tmp_path).split("train")
 
 
-KILLED = """
-import os, signal, sys
-from ssl_vision.data import ImageFolder
-from ssl_vision.data.loading import decoding
-original = decoding.read_content
-def content(path):
-    if path.name == "200.jpg":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(path)
-decoding.read_content = content
-ImageFolder(root=sys.argv[1], image_size=8, cache="always").split("train")
-"""
+def read_until_killed(photos):
+    original = decoding.read_content
+
+    def content(path):
+        if path.name == "200.jpg":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(path)
+
+    decoding.read_content = content
+    folder(photos).split("train")
 
 
 def test_cache_is_completed_after_killed_process(photos):
-    process = subprocess.run([sys.executable, "-c", KILLED, str(photos)], capture_output=True, check=False)
-    assert process.returncode < 0, process.stderr
+    process = forked(read_until_killed, photos)
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
     assert files(photos) == ["train-8.partial"]
     cached = folder(photos).split("train")
     assert torch.equal(cached.images, folder(photos, cache="never").split("train").images)

@@ -969,12 +969,6 @@ def cases(template: Path, names: Iterable[str] = ()) -> Iterator[tuple[str, Case
             yield name, case
 
 
-def sample(template: Path, count: int) -> list[tuple[str, Case]]:
-    """Return `count` evenly spaced cases, so that each category has its share."""
-    all_cases = list(cases(template))
-    return all_cases[:: len(all_cases) // count][:count]
-
-
 def campaign(folder: Path, names: list[str], *, verbose: bool, pattern: str, every: int) -> bool:
     """Run the cases, print failures and counts, and return True if no case failed."""
     template_folder = folder / "template"

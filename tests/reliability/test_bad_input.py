@@ -143,7 +143,7 @@ KEYS = [
     Case(
         "a wrong key of the objective",
         "fit --model.objective.temprature=1",
-        r".*did you mean 'temperature'\?",
+        r"model\.objective: InfoNCE has no option 'temprature', did you mean 'temperature'\?",
     ),
     Case(
         "a wrong key of the data",
@@ -151,7 +151,9 @@ KEYS = [
         r"data: Digits has no option 'batchsize', did you mean 'batch_size'\?",
     ),
     Case(
-        "a wrong key of the views", "fit --data.views.sise=3", r"data\.views\.sise: .*did you mean 'size'\?"
+        "a wrong key of the views",
+        "fit --data.views.sise=3",
+        r"data\.views\.sise: Digits's views has no option 'sise', did you mean 'size'\?",
     ),
     Case("a wrong key of the optimizer", "fit --model.optimizer.rl=3", r"model\.optimizer\.rl: .*'rl'.*"),
     Case(
@@ -229,22 +231,10 @@ KEYS = [
         with_user_file("c.yaml", b"metrics: 3"),
     ),
     Case(
-        "a null byte",
-        "fit --config={here}/c.yaml",
-        r"{here}/c\.yaml: 'a\\x00b' contains a null byte",
-        with_user_file("c.yaml", b'trainer: "a\\0b"'),
-    ),
-    Case(
         "a file that asks for code",
         "fit --config={here}/c.yaml",
         r"{here}/c\.yaml, line 1: could not determine a constructor for the tag .*os\.system'",
         with_user_file("c.yaml", b"data: !!python/object/apply:os.system [x]"),
-    ),
-    Case(
-        "a file that grows without end",
-        "fit --config={here}/c.yaml",
-        r"{here}/c\.yaml: contains itself, or more than 10000 values",
-        with_user_file("c.yaml", EXPONENTIAL_YAML),
     ),
     Case(
         "a file that holds itself",
@@ -283,13 +273,21 @@ VALUES = [
         r"model\.encoder\.stem: expected one of 'small', 'imagenet', got big",
     ),
     Case("temperature 0", "fit --model.objective.temperature=0", r".*temperature must be .*0"),
-    Case("temperature below 0", "fit --model.objective.temperature=-0.1", r".*temperature must be .*-0\.1"),
+    Case(
+        "temperature below 0",
+        "fit --model.objective.temperature=-0.1",
+        r"temperature must be at least 0\.001.*-0\.1",
+    ),
     Case(
         "temperature nan",
         "fit --model.objective.temperature=nan",
         r"model\.objective\.temperature: expected float, got nan",
     ),
-    Case("a learning rate below 0", "fit --model.optimizer.lr=-1", r".*optimizer\.lr must .*-1.*"),
+    Case(
+        "a learning rate below 0",
+        "fit --model.optimizer.lr=-1",
+        r".*optimizer\.lr must lie in \[0, 3\.4e\+38\].*-1.*",
+    ),
     Case(
         "a learning rate nan",
         "fit --model.optimizer.lr=nan",
@@ -316,6 +314,24 @@ VALUES = [
         "a share that holds none out",
         "fit --data.val_share=1e-9",
         r"val_share 1e-09 leaves 0 queries and 1437 labelled bank images, .*",
+    ),
+    Case("a way to compile that is none", "fit --data.views.compile=always", r"data\.views\.compile.*"),
+    Case(
+        "a timm model for a class",
+        "fit --model.encoder=convnext_atto",
+        r".*use --model\.encoder Timm --model\.encoder\.name convnext_atto.*",
+    ),
+    Case(
+        "a timm model with its prefix for a class",
+        "fit --model.encoder=timm/resnet18",
+        r".*use --model\.encoder Timm --model\.encoder\.name resnet18.*",
+    ),
+    Case("a timm model without a name", "fit --model.encoder=Timm", r".*required: --model\.encoder\.name.*"),
+    Case(
+        "an option of a timm model",
+        "fit --model.encoder=Timm --model.encoder.name=resnet18 --model.encoder.drop_path_rate=1",
+        r".*Timm has no option 'drop_path_rate'; options of the timm model are given as "
+        r"--model\.encoder\.dict_kwargs\.drop_path_rate.*",
     ),
     Case("an accelerator that is none", "fit --trainer.accelerator=gpuu", r".*gpuu.*"),
     Case("a precision that is none", "fit --trainer.precision=12", r".*precision.*12.*"),
@@ -462,9 +478,7 @@ DATA = [
             write_corrupt_images(here, "x.jpg", "y.png"),
         ],
     ),
-    corrupt_image("a zero-byte file", b"", "unknown image format"),
     corrupt_image("a text file named as an image", b"hello, world\n", "unknown image format"),
-    corrupt_image("a header alone", b"\x89PNG\r\n\x1a\n", ""),
     corrupt_image(
         "a decompression bomb", decompression_bomb(), r"Image size \(900000000 pixels\) exceeds limit"
     ),
@@ -606,27 +620,28 @@ def checkpoint_case(reader: str, name: str, line: str, make: Callable[[Path, Pat
     return Case(f"{reader}: {name}", READERS[reader], line, make_files)
 
 
+SITUATIONS = [
+    ("an absent checkpoint", r"{here}/other\.ckpt: no such checkpoint", lambda here, run: None),
+    (
+        "a truncated checkpoint",
+        r"{here}/other\.ckpt: not a readable checkpoint \(\w+\)",
+        truncate_checkpoint,
+    ),
+    (
+        "a checkpoint of a later version",
+        rf"{{here}}/other\.ckpt: written by ssl_vision 99\.1\.0, but {__version__} is installed; .*",
+        with_changed_checkpoint(lambda content: content["ssl_vision"].update(version="99.1.0")),
+    ),
+    (
+        "another package's checkpoint",
+        r"{here}/other\.ckpt: was not written by ssl-vision fit.*",
+        with_changed_checkpoint(lambda content: content.pop("ssl_vision")),
+    ),
+]
 CHECKPOINTS = [
     checkpoint_case(reader, *situation)
-    for situation in [
-        ("an absent checkpoint", r"{here}/other\.ckpt: no such checkpoint", lambda here, run: None),
-        (
-            "a truncated checkpoint",
-            r"{here}/other\.ckpt: not a readable checkpoint \(\w+\)",
-            truncate_checkpoint,
-        ),
-        (
-            "a checkpoint of a later version",
-            rf"{{here}}/other\.ckpt: written by ssl_vision 99\.1\.0, but {__version__} is installed; .*",
-            with_changed_checkpoint(lambda content: content["ssl_vision"].update(version="99.1.0")),
-        ),
-        (
-            "another package's checkpoint",
-            r"{here}/other\.ckpt: was not written by ssl-vision fit.*",
-            with_changed_checkpoint(lambda content: content.pop("ssl_vision")),
-        ),
-    ]
     for reader in READERS
+    for situation in (SITUATIONS if reader in ("fit", "export") else SITUATIONS[1:2])  # the others share code
 ] + [
     *(
         checkpoint_case(
@@ -674,24 +689,9 @@ CHECKPOINTS = [
         r"use that config with ssl-vision validate {run}",
     ),
     *(
-        checkpoint_case(
-            reader,
-            "weights of another architecture",
-            r"{here}/other\.ckpt: .*size mismatch for backbone\.conv1\.weight.*",
-            with_replaced_config_text("width: 4", "width: 8"),
-        )
-        for reader in ("evaluate", "export", "embed")
-    ),
-    *(
-        checkpoint_case(
-            reader,
-            f"{new} in its config",
-            line,
-            with_replaced_config_text(old, new),
-        )
-        for reader in ("evaluate",)
+        checkpoint_case("evaluate", f"{new} in its config", line, with_replaced_config_text(old, new))
         for old, new, line in [
-            ("width: 4", "width: 400", r"{here}/other\.ckpt: .*size mismatch for .*"),
+            ("width: 4", "width: 8", r"{here}/other\.ckpt: .*size mismatch for backbone\.conv1\.weight.*"),
             (
                 "ssl_vision.methods.SimCLR",
                 "no.such.Class",
@@ -705,13 +705,7 @@ CHECKPOINTS = [
         ]
     ),
     *(
-        checkpoint_case(
-            reader,
-            f"{name} for a config",
-            line,
-            with_config(text),
-        )
-        for reader in ("export",)
+        checkpoint_case("export", f"{name} for a config", line, with_config(text))
         for name, text, line in [
             (
                 "aliases without end",

@@ -1,21 +1,22 @@
 """Tests of saving checkpoints: files are complete or absent, and a failed save does not stop training."""
 
 import errno
+import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from forked import forked
 from settings import UNVALIDATED
 
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
-from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO
+from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO, remove_partial
 from ssl_vision.runs.folder import RunFolder
 
 
@@ -152,30 +153,26 @@ def test_next_save_recreates_deleted_checkpoint_folder(tmp_path):
     assert read_number(files.last) == 2
 
 
-SAVING_SCRIPT = """
-import sys, torch
-from pathlib import Path
-from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO, remove_partial
-folder = Path(sys.argv[1])
-files = AtomicCheckpointIO(folder / "last.ckpt", folder / "previous-last.ckpt")
-remove_partial(folder)
-print("ready", flush=True)
-for n in range(1, 100000):
-    files.save_checkpoint({"n": n, "much": torch.full((2_000_000,), float(n))}, files.last)
-    files.commit()
-"""
+def save_without_end(folder, ready):
+    files = checkpoint_files(folder)
+    remove_partial(folder)
+    ready.set()
+    for n in range(1, 100_000):
+        files.save_checkpoint({"n": n, "much": torch.full((2_000_000,), float(n))}, files.last)
+        files.commit()
 
 
-def test_process_killed_during_save_leaves_complete_checkpoints(tmp_path):
-    environment = {**os.environ, "TMPDIR": "/dev/shm"}
+def test_process_killed_during_save_leaves_complete_checkpoints(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", "/dev/shm")
+    monkeypatch.setattr("tempfile.tempdir", None)  # so that it is read again
     highest = 0
     for kill in range(2):
-        with subprocess.Popen(
-            [sys.executable, "-c", SAVING_SCRIPT, tmp_path], stdout=subprocess.PIPE, env=environment
-        ) as process:
-            process.stdout.readline()
-            time.sleep(0.15 + 0.11 * kill)
-            process.kill()
+        ready = multiprocessing.get_context("fork").Event()
+        process = forked(save_without_end, tmp_path, ready)
+        assert ready.wait(60)
+        time.sleep(0.15 + 0.11 * kill)
+        process.kill()
+        process.join()
         for file in (tmp_path / "last.ckpt", tmp_path / "previous-last.ckpt"):
             if file.exists():
                 content = torch.load(file, weights_only=True)

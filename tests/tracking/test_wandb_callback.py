@@ -22,14 +22,16 @@ from ssl_vision.tracking.wandb_callback import WandbCallback
 SHORT = [*TINY, "--trainer.limit_train_batches=2", "--wandb=offline", "--wandb_artifacts=last"]
 
 
-@pytest.fixture(autouse=True)
-def pages(no_pages, monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def pages(no_pages):
     """Write report pages in these tests, because their images are uploaded."""
-    monkeypatch.setattr("ssl_vision.main._PAGE", "ssl_vision.report.report:write")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ssl_vision.main._PAGE", "ssl_vision.report.report:write")
+        yield
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(pages, tmp_path_factory):
     """A run of two epochs with all optional uploads, whose encoder was exported."""
     runs = tmp_path_factory.mktemp("wandb")
     options = ["--trainer.max_epochs=2", "--wandb_media=true", "--report=true"]
@@ -90,7 +92,7 @@ def test_media_are_report_page_and_its_images(run):
 
 
 def test_evaluation_uploads_neighbours_and_embedding_map(run):
-    options = ["--protocol=lightly", "--baselines=false", "--cache=false", "--device=cpu"]
+    options = ["--protocol=solo", "--baselines=false", "--cache=false", "--device=cpu"]
     assert main(["evaluate", str(run), *options]) == 0
     (part,) = [part for part in parts(run) if list(part.glob("files/media/images/media/neighbours_*"))]
     names = {path.name.partition("_0_")[0] for path in part.glob("files/media/*/media/*")}
