@@ -128,18 +128,6 @@ def test_skipped_step_count_continues_after_resume(tmp_path, corrupt_steps):
     assert last["callbacks"]["SkipNonFiniteSteps"] == {"skipped": 2}
 
 
-def test_skipped_step_count_of_version_0_1_checkpoint_continues(tmp_path, corrupt_steps):
-    corrupt_steps({1, 5})
-    with pytest.warns(UserWarning, match="not finite"):
-        assert fit(tmp_path, "--trainer.max_epochs=1") == 0
-    file = RunFolder(tmp_path / "run").last
-    checkpoint = torch.load(file, weights_only=True)
-    checkpoint["callbacks"]["FiniteSteps"] = checkpoint["callbacks"].pop("SkipNonFiniteSteps")
-    torch.save(checkpoint, file)
-    with pytest.warns(UserWarning, match="the update is skipped, 2 so far"):
-        assert fit(tmp_path, "--ckpt_path=last") == 0
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_not_finite_detects_single_gradient_value(value):
     parameters = [torch.nn.Parameter(torch.zeros(3, 2)) for _ in range(4)]

@@ -11,7 +11,7 @@ import torch
 from ssl_vision.data.datasets.map_style import DatasetImages
 from ssl_vision.data.loading import worker_processes
 from ssl_vision.data.loading.loader import Batches
-from ssl_vision.main import main
+from ssl_vision.main import COMMANDS, Command, main
 
 FORK = multiprocessing.get_context("fork")
 IN_USE = []
@@ -51,8 +51,10 @@ def load_with_a_worker_that_fails(args):
         ("fails", "ValueError: bad pixel (--debug shows where)"),
     ],
 )
-def test_worker_errors_are_reported_in_one_line(how, message, capsys):
-    assert main([f"{__name__}.load_with_a_worker_that_{how}"]) == 1
+def test_worker_errors_are_reported_in_one_line(how, message, capsys, monkeypatch):
+    command = Command(f"{__name__}:load_with_a_worker_that_{how}", "load images")
+    monkeypatch.setitem(COMMANDS, "load", command)
+    assert main(["load"]) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert message in error

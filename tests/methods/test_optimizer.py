@@ -14,7 +14,6 @@ from ssl_vision.encoders import ResNet
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
 from ssl_vision.methods import OptimizerRule, SimCLR
-from ssl_vision.runs.folder import differences
 
 
 @pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 4), ("sqrt", 2)])
@@ -100,13 +99,3 @@ def test_cosine_schedule_supports_loader_of_unknown_length():
     assert fitted(loader, OptimizerRule(lr=0.4, schedule="cosine")).global_step == 1
     with pytest.raises(InputError, match="warmup_epochs needs a data loader of known length"):
         fitted(loader, OptimizerRule(schedule="cosine", warmup_epochs=1))
-
-
-def test_default_scaling_options_do_not_make_runs_differ():
-    optimizer = {"name": "adam", "lr": 0.001}
-    before = {"model": {"class_path": "SimCLR", "init_args": {"optimizer": optimizer}}}
-    extended = optimizer | {"lr_scaling": "none", "reference_batch_size": 256}
-    after = {"model": {"class_path": "SimCLR", "init_args": {"optimizer": extended}}}
-    assert differences(before, after) == []
-    after["model"]["init_args"]["optimizer"] = extended | {"lr_scaling": "linear"}
-    assert len(differences(before, after)) == 1

@@ -420,13 +420,13 @@ def test_log_of_process_has_its_command_and_output(launch, tmp_path):
 
 @pytest.mark.parametrize("launch", LAUNCHES)
 def test_processes_do_not_inherit_wandb_run_id(launch, tmp_path, monkeypatch):
-    """The command is a function that prints its environment."""
+    """The command imports a module that prints its environment."""
     monkeypatch.setenv("WANDB_RUN_ID", "one")
     names = ("PATH", "OF_A_SLOT", "WANDB_RUN_ID")
-    code = f"import os\n\ndef show(args):\n    print([name for name in {names} if name in os.environ])\n"
+    code = f"import os\nprint([name for name in {names} if name in os.environ], flush=True)\nos._exit(0)\n"
     (tmp_path / "printing.py").write_text(code)
     monkeypatch.chdir(tmp_path)
-    process = launch(["printing.show"], tmp_path / "log", {"OF_A_SLOT": "1"})
+    process = launch(["fit", "--data=printing.Data"], tmp_path / "log", {"OF_A_SLOT": "1"})
     assert exit_code(process) == 0
     assert process.last_line() == "['PATH', 'OF_A_SLOT']"
 
@@ -439,13 +439,12 @@ LAUNCH_NAMES = ["reproduce.training import spawned", "sweeps.process import Fork
 def test_a_process_receives_sigterm_when_its_parent_is_killed(name, tmp_path):
     (tmp_path / "waiting.py").write_text(
         "import pathlib, signal, sys, time\n"
-        "def wait(args):\n"
-        "    signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path('saved').touch()))\n"
-        "    pathlib.Path('ready').touch()\n"
-        "    time.sleep(100)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path('saved').touch()))\n"
+        "pathlib.Path('ready').touch()\n"
+        "time.sleep(100)\n"
     )
     code = f"from ssl_vision.{name} as launch; import pathlib, time\n"
-    code += "process = launch(['waiting.wait'], pathlib.Path('log'), {}); time.sleep(100)"
+    code += "process = launch(['fit', '--data=waiting.Data'], pathlib.Path('log'), {}); time.sleep(100)"
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
     wait_for(tmp_path / "ready")
     parent.kill()

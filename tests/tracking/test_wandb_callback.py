@@ -77,7 +77,7 @@ def test_checkpoint_and_image_digest_are_artifacts(run):
 def test_exported_encoder_is_artifact_of_same_run(run):
     (part,) = [part for part in parts(run) if any("encoder" in name for name in artifacts(part))]
     ((name, encoder),) = artifacts(part).items()
-    assert name == f"encoder-{part.name.rpartition('-')[2]}"
+    assert name == f"encoder-{part.name.split('-')[3]}"
     contents = {each["path"]: each["digest"] for each in encoder["manifest"]["contents"]}
     files = ("backbone.safetensors", "backbone.safetensors.md")
     assert contents == {file: md5(run / file) for file in files}
