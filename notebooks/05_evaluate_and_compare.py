@@ -25,7 +25,7 @@ import ssl_vision
 from ssl_vision.compare.comparison import compare
 from ssl_vision.compare.metric_selector import MetricSelector
 from ssl_vision.compare.summary import group_table, pair_table, summaries
-from ssl_vision.evaluation.rows import aligned
+from ssl_vision.tables import aligned
 
 os.chdir(tempfile.mkdtemp())
 plt.rcParams.update(

@@ -20,7 +20,6 @@ from ssl_vision.cli.fit_summary import validation_lines, validations
 from ssl_vision.cli.import_paths import local_modules
 from ssl_vision.data import ImageData, Views
 from ssl_vision.data.datasets.map_style import MapDataset
-from ssl_vision.display import html_table
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.evaluation.command import evaluated
 from ssl_vision.evaluation.protocol import read_protocols
@@ -29,6 +28,7 @@ from ssl_vision.evaluation.subject import Subject, run_protocols
 from ssl_vision.progress import epochs_text
 from ssl_vision.report.report import write
 from ssl_vision.runs.registry import Run
+from ssl_vision.tables import html_table
 
 _ONE_THREAD = threading.RLock()
 """Held by `fit` and `evaluate`, which use the random generators of the process."""

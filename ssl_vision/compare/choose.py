@@ -9,9 +9,9 @@ from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.compare.trust import Augmentation, Trust, read_trust
 from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.rows import aligned
 from ssl_vision.runs.folder import significant
 from ssl_vision.runs.registry import Run, find_runs, readable
+from ssl_vision.tables import aligned
 
 Metric = Literal["rankme", "effective_rank", "lidar", "uniformity", "alignment", "sensitivity"]
 

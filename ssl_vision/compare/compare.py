@@ -22,9 +22,9 @@ from ssl_vision.compare.summary import (
     title,
 )
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.rows import aligned
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.registry import find_runs, readable
+from ssl_vision.tables import aligned
 
 _SUFFIXES = (".json", ".md", ".csv")
 

@@ -12,9 +12,9 @@ from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.compare.keys import check_known, full_key, is_metric, key_value, shown
 from ssl_vision.descriptions import description_of
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.rows import aligned
 from ssl_vision.progress import duration
 from ssl_vision.runs.registry import Run, find_runs
+from ssl_vision.tables import aligned
 
 _KNN = description_of("val/knn_top1")
 

@@ -12,6 +12,7 @@ from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.runs.csv_files import names as column_names
 from ssl_vision.runs.registry import Run
+from ssl_vision.tables import as_markdown as markdown
 
 Lines = list[list[str]]
 
@@ -173,12 +174,14 @@ def notes(comparison: Comparison) -> Iterator[str]:
 
 def as_markdown(comparison: Comparison) -> str:
     """Tables, summaries and notes as Markdown."""
-    tables = filter(None, (group_table(comparison), pair_table(comparison)))
-    parts = [f"**{title(comparison)}**", *map(_piped, tables)]
-    parts += ["\n".join(f"- {line}" for line in (*summaries(comparison), *notes(comparison)))]
-    if table := accuracy_table(comparison):
-        parts += [ACCURACIES, _piped(table)]
-    return "\n\n".join(parts) + "\n"
+    accuracies = accuracy_table(comparison)
+    lists = "\n".join(f"- {line}" for line in (*summaries(comparison), *notes(comparison)))
+    *parts, last = (
+        markdown(table, right=len(table[0]) - 1) if table else ""
+        for table in (group_table(comparison), pair_table(comparison), accuracies)
+    )
+    parts = [f"**{title(comparison)}**", *parts, lists, ACCURACIES if last else "", last]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def as_dict(comparison: Comparison) -> dict[str, Any]:
@@ -259,10 +262,3 @@ def _p_text(value: float | None) -> str:
 def _equals(value: float | None) -> str:
     text = _p_text(value)
     return text.replace("<", "< ") if text.startswith("<") else f"= {text}"
-
-
-def _piped(lines: Lines) -> str:
-    """A Markdown table whose first column is aligned left."""
-    head, *body = lines
-    rule = ["---", *("---:" for _ in head[1:])]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *body))

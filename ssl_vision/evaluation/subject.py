@@ -22,8 +22,7 @@ from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.measurement import Measurement, Source
 from ssl_vision.evaluation.processes import ALONE, Processes, sharing
 from ssl_vision.evaluation.protocol import Protocol
-from ssl_vision.evaluation.results import Evaluation
-from ssl_vision.evaluation.rows import Row
+from ssl_vision.evaluation.results import Evaluation, Row
 from ssl_vision.evaluation.splits import Pixels, Splits
 from ssl_vision.hub import local_file
 from ssl_vision.methods import Layers, Method

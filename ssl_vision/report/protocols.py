@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.rows import Row, table
+from ssl_vision.evaluation.results import Row, table
 from ssl_vision.report.markup import macros
 from ssl_vision.report.page import Missing, Section
 from ssl_vision.report.summary import BASELINES

@@ -7,9 +7,9 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any
 
+from ssl_vision import tables
 from ssl_vision.compare.statistics import t_interval
 from ssl_vision.reproduce.paper import Column, Paper, Table, TableMetric, published_number
-from ssl_vision.sweeps import table_text
 
 _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -114,7 +114,7 @@ def as_markdown(paper: Paper, table: Table, results: Sequence[Result]) -> str:
     for group, columns in _groups(table, results):
         header = ["", "", group, *(column.name for column in columns)]
         lines = list(_lines(results, table, columns))
-        parts.append(table_text.as_markdown([header, *lines], right=len(columns)))
+        parts.append(tables.as_markdown([header, *lines], right=len(columns)))
     notes = [f"- {_sentence(note)}" for note in (*table.notes, *_reasons(results), *paper.notes)]
     return "\n\n".join([*parts, "\n".join([_legend(results), *notes])]) + "\n"
 

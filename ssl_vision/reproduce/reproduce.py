@@ -22,7 +22,7 @@ from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.sweeps.machines import slots
 from ssl_vision.sweeps.process import ForkedProcess
 from ssl_vision.sweeps.runner import Runner
-from ssl_vision.sweeps.table_text import as_csv
+from ssl_vision.tables import as_csv
 
 _MOST_SEEDS = 1000
 

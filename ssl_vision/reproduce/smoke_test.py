@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ssl_vision import tables
 from ssl_vision.reproduce.paper import Paper, Table
 from ssl_vision.reproduce.rendering import Result
-from ssl_vision.sweeps import table_text
 
 
 def smoke_test_rows(paper: Paper, table: Table, results: Sequence[Result]) -> list[dict[str, Any]]:
@@ -39,7 +39,7 @@ def smoke_test_markdown(paper: Paper, table: Table, results: Sequence[Result]) -
         f"scaled down ({_settings(paper)}). They show that training and evaluation work, and their values "
         "are not comparable with those of the paper. Empty: not run."
     )
-    return f"{title}\n\n{table_text.as_markdown(lines, right=len(table.metrics))}\n"
+    return f"{title}\n\n{tables.as_markdown(lines, right=len(table.metrics))}\n"
 
 
 def _unique(results: Sequence[Result]) -> dict[tuple[str, str], Result]:

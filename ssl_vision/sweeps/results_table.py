@@ -18,8 +18,8 @@ from ssl_vision.runs.evaluation_file import evaluation_summary
 from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.sweep_file import SweepMetric
 from ssl_vision.sweeps.sweep_plan import Record
-from ssl_vision.sweeps.table_text import as_csv, as_markdown
 from ssl_vision.sweeps.trials import label
+from ssl_vision.tables import as_csv, as_markdown
 
 _ORDER = ("finished", "pruned", "running", "interrupted", "waiting", "failed")
 _SEED = "seed_everything"

@@ -22,8 +22,7 @@ from ssl_vision.evaluation.grid import Grid
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.probe import Linear
 from ssl_vision.evaluation.protocol import read_protocol, shipped
-from ssl_vision.evaluation.results import described_protocol
-from ssl_vision.evaluation.rows import Row, table
+from ssl_vision.evaluation.results import Row, described_protocol, table
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.main import main
 from ssl_vision.metrics import KNNAccuracy, rank_correlation

@@ -20,7 +20,7 @@ from ssl_vision.callbacks.weights import names, shares
 from ssl_vision.data import Digits
 from ssl_vision.data.loading.loader import Order
 from ssl_vision.descriptions import description_of
-from ssl_vision.evaluation.rows import Row
+from ssl_vision.evaluation.results import Row
 from ssl_vision.main import main
 from ssl_vision.report import (
     alignment_uniformity,

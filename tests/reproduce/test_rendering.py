@@ -13,7 +13,7 @@ from scipy import stats
 from ssl_vision.reproduce.paper import Column, Paper, SmokeVariant, Table, TableCell, TableMetric
 from ssl_vision.reproduce.rendering import Result, as_json, as_latex, as_markdown, as_rows
 from ssl_vision.reproduce.smoke_test import smoke_test_markdown, smoke_test_rows
-from ssl_vision.sweeps.table_text import as_csv
+from ssl_vision.tables import as_csv
 
 LE = TableMetric("LE", "percent", {"protocol": "macl", "layer": "backbone", "metric": "linear_top1"})
 S = TableMetric("S", "plain", {"protocol": "macl", "layer": "backbone", "metric": "sensitivity"})

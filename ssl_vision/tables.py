@@ -1,9 +1,22 @@
-"""Formatting of tables as Markdown and CSV."""
+"""Tables as text, Markdown, CSV and HTML."""
 
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
+
+
+def aligned(lines: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """Format rows of cells as text, with ``left`` left-aligned and then right-aligned columns."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(w) if i < left else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
 
 
 def as_markdown(lines: Sequence[Sequence[str]], *, right: int = 0) -> str:
@@ -32,3 +45,22 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows
     )
     return text.getvalue()
+
+
+def html_table(lines: Sequence[Sequence[str]]) -> str:
+    """Return an HTML table.
+
+    Args:
+        lines: rows of cells as plain text, the headings first; the first cell of a row is its name.
+
+    Example:
+        >>> html_table([["", "kNN %"], ["raw pixels", "94.72"]])[:52]
+        '<table><tr><th></th><th>kNN %</th></tr><tr><th style'
+    """
+    head, *body = ([escape(cell) for cell in line] for line in lines)
+    rows = [f"<th style='text-align: left'>{name}</th>{_cells('td', values)}" for name, *values in body]
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in (_cells('th', head), *rows))}</table>"
+
+
+def _cells(tag: str, values: Sequence[str]) -> str:
+    return "".join(f"<{tag}>{value}</{tag}>" for value in values)
