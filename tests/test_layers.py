@@ -169,7 +169,7 @@ CAPS = {
     "pretrained": (177, 3),
     "report": (3091, 26),
     "reproduce": (839, 8),
-    "runs": (1570, 17),
+    "runs": (1599, 17),
     "sweeps": (2036, 20),
     "tracking": (293, 4),
 }

@@ -215,7 +215,8 @@ def test_initial_checkpoint_accepts_timm_repository(hub):
     hub.add("timm/resnet18", {"config.json": b"{}", "model.safetensors": save(state)})
     model = SimCLR(encoder=resnet(stem="imagenet"))
     message = start_from(model, "hf://timm/resnet18")
-    assert message == "backbone from hf://timm/resnet18; the projection head is initialised randomly"
+    used = "backbone from hf://timm/resnet18 (120 tensors; fc left out)"
+    assert message == f"{used}; the projection head is initialised randomly"
     assert torch.equal(model.backbone.state_dict()["layer4.1.conv2.weight"], state["layer4.1.conv2.weight"])
     with pytest.raises(InputError, match=r"hf://timm/resnet18: .* must match the file"):
         start_from(SimCLR(encoder=resnet(depth=34)), "hf://timm/resnet18")
