@@ -171,7 +171,7 @@ def test_embed_and_initial_checkpoint_accept_an_address(hub, exported, tmp_path,
     Image.new("RGB", (20, 20), (200, 90, 30)).save(tmp_path / "images" / "a.png")
     monkeypatch.chdir(tmp_path)
     for path, output in [(ADDRESS, "theirs.npz"), (str(exported), "ours.npz")]:
-        assert main(["embed", "images", "--backbone", path, "--output", output]) == 0
+        assert main(["embed", "images", "--weights", path, "--output", output]) == 0
     assert (tmp_path / "theirs.npz").read_bytes() == (tmp_path / "ours.npz").read_bytes()
 
     frozen = ["--model.optimizer.lr=0", "--trainer.max_epochs=1"]
@@ -180,7 +180,7 @@ def test_embed_and_initial_checkpoint_accept_an_address(hub, exported, tmp_path,
     backbone = ssl_vision.load_encoder("runs/further")
     assert torch.equal(backbone.conv1.weight, load_file(exported)["conv1.weight"])
     assert f"initial_checkpoint: {ADDRESS}" in (tmp_path / "runs" / "further" / "config.yaml").read_text()
-    assert main(["embed", "images", f"--backbone={ADDRESS}", "--output=x.npz", "--layer=projector"]) == 2
+    assert main(["embed", "images", f"--weights={ADDRESS}", "--output=x.npz", "--layer=projector"]) == 2
     assert one_line_error(capsys) == (
         f"ssl-vision embed: {ADDRESS} has the backbone only: --layer projector takes a run or a checkpoint"
     )
@@ -260,7 +260,7 @@ def test_invalid_repository_is_reported_in_one_line(hub, exported, tmp_path, cap
     assert str(tmp_path) not in str(error.value)
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a.png").write_bytes(b"")
-    args = ["embed", str(tmp_path / "images"), "--backbone", ADDRESS, "--output", str(tmp_path / "x.npz")]
+    args = ["embed", str(tmp_path / "images"), "--weights", ADDRESS, "--output", str(tmp_path / "x.npz")]
     assert main(args) == 2
     assert words in one_line_error(capsys)
     assert not ran.exists()
