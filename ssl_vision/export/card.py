@@ -62,16 +62,14 @@ def card(
     facts = {
         "encoder": f"{_plain(about.encoder)}; {size:,} parameters, {given.backbone.num_features} features",
         "input": f"float32 (N, {channels}, {about.size}, {about.size}), {colours} in [0, 1] less "
-        f"{_plain(about.mean)}, divided by {_plain(about.std)}",
+        f"{_plain(about.mean)}, divided by {_plain(about.std)}; files are first decoded to squares of "
+        f"{about.decoded_size} pixels",
         **training,
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
     return "\n".join(
         [
-            f"# {class_name(about.encoder)}{title}",
-            "",
-            "| | |",
-            "|---|---|",
+            f"# {class_name(about.encoder)}{title}\n\n| | |\n|---|---|",
             *(f"| {name} | {value} |" for name, value in facts.items()),
             f"\n## Load\n\n```python\n{snippet}\n```\n\n{checked}\n\n## Evaluation\n",
             *_evaluation(rows),
@@ -254,16 +252,12 @@ def _front_matter(
     from huggingface_hub import ModelCardData
 
     trained = [row for row in rows if row["features"] == "trained" and math.isfinite(row["value"])]
+    timm = ["timm"] if isinstance(given.backbone, Timm) else []
     data = ModelCardData(
         model_name=name.partition("/")[2],
         library_name="ssl_vision",
         pipeline_tag=_TASK,
-        tags=[
-            "ssl_vision",
-            "self-supervised-learning",
-            "contrastive-learning",
-            *(["timm"] if isinstance(given.backbone, Timm) else []),
-        ],
+        tags=["ssl_vision", "self-supervised-learning", "contrastive-learning", *timm],
         license=license,
         eval_results=[_result(row) for row in trained] or None,
     )

@@ -178,7 +178,8 @@ def embed_files(
         Features, float32 (N, F), and the names of the N decoded files in order.
 
     Raises:
-        InputError: A file cannot be decoded and `strict` is set, or no file can be decoded.
+        InputError: A file cannot be decoded and `strict` is set, no file can be decoded, or features are not
+            finite.
     """
     if (channels := network.description.views.channels) != 3:
         raise InputError(
@@ -230,6 +231,9 @@ def _embedded(
         if images_of_batch:
             pixels = torch.from_numpy(np.stack([each.pixels for each in images_of_batch]))
             features = network(pixels.to(device)).cpu().numpy()
+            if (bad := ~np.isfinite(features).all(axis=1)).any():
+                name = images_of_batch[bad.argmax()].name
+                raise InputError(f"{folder / name}: its features are not finite: check the weights")
         yield [each.name for each in images_of_batch], features
 
 

@@ -42,7 +42,7 @@ def test_embed_features_match_evaluation_features(images, tiny_run, tmp_path, la
     )
     assert names == NAMES
     model, (_, description) = pretrained(read_checkpoint(tiny_run))
-    split = ImageFolder(root=images, train=".", test="none", image_size=16, cache="never").split("train")
+    split = ImageFolder(root=images, train=".", test="none", image_size=8, cache="never").split("train")
     expected = embed(model, split, description.views)[layer]
     assert features.dtype == np.float32
     torch.testing.assert_close(torch.from_numpy(features), expected, atol=1e-5, rtol=0)
@@ -100,14 +100,29 @@ def test_large_features_are_mapped_and_written_in_parts(images, tiny_run, tmp_pa
         assert parquet.ParquetFile(outputs[1]).num_row_groups == 3
 
 
-@pytest.mark.parametrize(("stored", "views", "decoded"), [(24, 16, 24), (None, 16, 16), (None, 128, 128)])
-def test_description_keeps_decoded_size_of_run(tiny_run, stored, views, decoded):
+@pytest.mark.parametrize(
+    ("stored", "side", "views", "decoded"), [(24, 24, 16, 24), (None, 96, 16, 96), (None, None, 128, 128)]
+)
+def test_description_keeps_decoded_size_of_run(tiny_run, stored, side, views, decoded):
     checkpoint = read_checkpoint(tiny_run)
     config = yaml.safe_load(yaml.safe_dump(checkpoint.config))
     config["data"]["init_args"]["image_size"] = stored
     config["data"]["init_args"]["views"]["size"] = views
-    _, (_, description) = pretrained(checkpoint._replace(config=config))
+    _, (_, description) = pretrained(checkpoint._replace(config=config, side=side))
     assert (description.decoded_size, description.size) == (decoded, views)
+
+
+def test_features_that_are_not_finite_are_refused(images, tiny_run, tmp_path, capsys):
+    backbone, description = pretrained(read_checkpoint(tiny_run))[1]
+    with torch.no_grad():
+        backbone.layer4[1].bn2.bias += torch.inf
+    write_backbone(tmp_path / "x.safetensors", backbone, description)
+    args = [f"--weights={tmp_path / 'x.safetensors'}", f"--output={tmp_path / 'f.npz'}"]
+    assert main(["embed", str(images), *args]) == 2
+    assert capsys.readouterr().err == (
+        f"ssl-vision embed: {images / NAMES[0]}: its features are not finite: check the weights\n"
+    )
+    assert not (tmp_path / "f.npz").exists()
 
 
 def test_corrupt_files_stop_strict_embed_or_are_skipped_by_name(

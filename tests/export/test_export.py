@@ -113,7 +113,7 @@ def test_load_encoder_takes_a_run_a_checkpoint_and_an_export(tiny_run, tmp_path,
         "class_path": "ssl_vision.encoders.ResNet",
         "init_args": {"depth": 18, "width": 4, "stem": "small", "in_channels": 3},
     }
-    assert (description.size, description.decoded_size, description.mean) == (16, 16, (0.3054,) * 3)
+    assert (description.size, description.decoded_size, description.mean) == (16, 8, (0.3054,) * 3)
 
 
 def test_default_output_is_in_run_directory(tiny_run, tmp_path, capsys):

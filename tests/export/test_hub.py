@@ -91,7 +91,7 @@ def test_uploaded_encoder_loads_with_same_features_also_offline(hub, tiny_run, t
             "init_args": {"depth": 18, "width": 4, "stem": "small", "in_channels": 3},
         },
         "size": 16,
-        "decoded_size": 16,
+        "decoded_size": 8,
         "mean": [0.3054] * 3,
         "std": [0.3755] * 3,
         "pixel_range": None,
