@@ -184,7 +184,7 @@ def lightly_evaluate(root: Path, steps: int) -> None:
 def embed(root: Path) -> None:
     """Write the features of all files."""
     run, output = root.parent / "runs" / "killed", root.parent / "features.npz"
-    command("embed", str(root / "train"), f"--backbone={run}", f"--output={output}")
+    command("embed", str(root / "train"), f"--weights={run}", f"--output={output}")
 
 
 def lightly_embed(root: Path, steps: int) -> None:

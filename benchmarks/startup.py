@@ -30,7 +30,7 @@ COMMANDS = {
     "ssl-vision fit, unknown option": "fit --no_such_option=1",
     "ssl-vision evaluate, no such run": "evaluate no/such/run",
     "ssl-vision export, no such run": "export no/such/run",
-    "ssl-vision embed, no such run": "embed no/such/images --backbone=no/such/run --output=features.npz",
+    "ssl-vision embed, no such run": "embed no/such/images --weights=no/such/run --output=features.npz",
     "ssl-vision report, no such run": "report no/such/run",
 }
 """Arguments of what is measured, by its name in the table."""

@@ -228,7 +228,7 @@ def test_backbones_page_call_extracts_feature_maps(tiny_run):
 
 
 def test_backbones_page_classifier_separates_colours(working_directory):
-    assert main(["embed", "my_images", "--backbone=runs/my_run", "--output=features.npz"]) == 0
+    assert main(["embed", "my_images", "--weights=runs/my_run", "--output=features.npz"]) == 0
     names = {}
     exec(next(block for block in blocks("backbones.md") if "LogisticRegression" in block), names)
     assert names["labels"] == ["blue"] * 6 + ["red"] * 7
@@ -299,7 +299,7 @@ def test_backbones_page_loop_trains_with_dcl_loss(working_directory, images):
 
 
 def test_own_images_page_code_finds_duplicates(working_directory, capsys):
-    assert main(["embed", "my_images", "--backbone=runs/my_run", "--output=features.npz"]) == 0
+    assert main(["embed", "my_images", "--weights=runs/my_run", "--output=features.npz"]) == 0
     capsys.readouterr()
     (block,) = blocks("own_images.md")
     exec(block, {})

@@ -5,13 +5,14 @@ from typing import Any
 
 from ssl_vision.cli.fit_help import class_help
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.encoder_request import EncoderRequest, names_encoder
+from ssl_vision.evaluation.encoder_request import EncoderRequest
 from ssl_vision.evaluation.options import evaluation_parser
 from ssl_vision.evaluation.processes import ALONE, Processes, process_group
 from ssl_vision.evaluation.results import Stored
 from ssl_vision.evaluation.run_request import RunRequest
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.evaluation.subject import run_protocols
+from ssl_vision.pretrained.encoder_options import names_encoder
 
 
 def run(args: Sequence[str]) -> dict[str, Any] | None:

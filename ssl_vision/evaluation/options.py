@@ -1,20 +1,18 @@
 """Options of ``ssl-vision evaluate``, and the protocols that they choose."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, Literal
 
 import pytorch_lightning as pl
-from torch import nn
 
-from ssl_vision.cli.classes import add_allow_class, expanded
-from ssl_vision.cli.parser import ArgumentParser, one_line
+from ssl_vision.cli.classes import add_allow_class
+from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.data import ImageData
-from ssl_vision.encoders import Encoder
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.probe import Linear, ProbeRule
 from ssl_vision.evaluation.protocol import Protocol, read_protocols, shipped
+from ssl_vision.pretrained.encoder_options import add_encoder_options
 
 _DEFAULT = "macl"
 
@@ -43,19 +41,8 @@ def evaluation_parser(data: dict[str, Any] | None = None, *, data_required: bool
     parser.add_argument(
         "checkpoint", nargs="?", help="Checkpoint file, or a run directory for its last checkpoint."
     )
-    parser.add_argument(
-        "--encoder",
-        type=Callable[[], Encoder] | Callable[[], nn.Module] | None,
-        default=None,
-        help="Evaluate this encoder instead of a checkpoint: timm/NAME, ResNet or the import path of your "
-        "own, with options --encoder.OPTION. Requires --data.",
-    )
-    parser.add_argument(
-        "--weights",
-        type=str | None,
-        default=None,
-        help="Weights of --encoder: a .safetensors file, a state dict of torch.save, a checkpoint, or "
-        "hf://OWNER/NAME.",
+    add_encoder_options(
+        parser, encoder="Evaluate this encoder instead of a checkpoint; requires --data", views=False
     )
     parser.add_argument(
         "--beside",
@@ -112,21 +99,6 @@ def evaluation_parser(data: dict[str, Any] | None = None, *, data_required: bool
     if data:
         parser.set_defaults({"data": data})
     return parser
-
-
-def instantiated(parser: ArgumentParser, options: Any) -> Any:
-    """Build the classes that the options name.
-
-    Raises:
-        InputError: a value is out of range.
-    """
-    options = options.clone()
-    if "data" in options:
-        options.data = expanded(options.data)
-    try:
-        return parser.instantiate(options)
-    except ValueError as error:
-        raise InputError(one_line(str(error))) from error
 
 
 def chosen_protocols(options: Any, metrics: dict[str, Any], data: ImageData, *, own: bool) -> list[Protocol]:

@@ -12,11 +12,12 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.cache import FeatureCache
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import chosen_device
-from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser, instantiated
+from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser
 from ssl_vision.evaluation.results import Evaluation, Stored, check_output, written
 from ssl_vision.evaluation.splits import Splits, data_place, same_data
 from ssl_vision.evaluation.subject import Network, Subject, networks_beside
 from ssl_vision.methods import Layers
+from ssl_vision.pretrained.encoder_options import instantiated
 from ssl_vision.pretrained.rebuild import ROOT_NEEDED, safe_data, trained_model, untrained_model
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint, run_beside
 from ssl_vision.runs.evaluation_file import evaluation_summary, merged, read_rows

@@ -1,15 +1,30 @@
-"""The model card: training, evaluation and loading of a backbone."""
+"""The model card, and the repository on the Hugging Face Hub: weights, ``config.json`` and card."""
 
+import json
+import math
+import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ssl_vision.cli.classes import class_paths
+from ssl_vision.descriptions import description_of
+from ssl_vision.encoders import Timm
 from ssl_vision.errors import InputError
-from ssl_vision.pretrained.backbones import Pretrained
+from ssl_vision.hub import WEIGHTS
+from ssl_vision.pretrained.backbones import Description, Pretrained
 from ssl_vision.runs.checkpoint import Checkpoint
 from ssl_vision.runs.evaluation_file import preferred, read_rows
 from ssl_vision.runs.settings import class_name, last_part
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
+
+_TASK = "image-feature-extraction"
+
+_TIMM_SETTINGS = ("classifier", "first_conv", "fixed_input_size")
+"""Settings of a timm model that do not depend on its weights."""
 
 # Options of the data that affect only location and speed.
 _OMITTED = {
@@ -19,10 +34,10 @@ _OMITTED = {
 
 
 def card(
-    checkpoint: Checkpoint,
     given: Pretrained,
     rows: Sequence[Mapping[str, Any]],
     *,
+    source: Checkpoint | str,
     snippet: str,
     checked: str,
     versions: Mapping[str, str],
@@ -30,21 +45,47 @@ def card(
     """Write the model card as Markdown.
 
     Args:
-        checkpoint: checkpoint of the backbone.
         given: the backbone.
         rows: rows of its evaluation, if any.
+        source: checkpoint of the backbone, or a description of weights from elsewhere.
         snippet: Python code that loads it.
         checked: result of loading it.
         versions: versions of the libraries by name.
     """
-    config, about = checkpoint.config, given.description
+    about, channels = given.description, len(given.description.mean)
+    size = sum(parameter.numel() for parameter in given.backbone.parameters())
+    colours = "RGB" if channels == 3 else f"{channels} channels"
+    if isinstance(source, str):
+        title, training = "", {"weights": source}
+    else:
+        title, training = _training(source)
+    facts = {
+        "encoder": f"{_plain(about.encoder)}; {size:,} parameters, {given.backbone.num_features} features",
+        "input": f"float32 (N, {channels}, {about.size}, {about.size}), {colours} in [0, 1] less "
+        f"{_plain(about.mean)}, divided by {_plain(about.std)}; files are first decoded to squares of "
+        f"{about.decoded_size} pixels",
+        **training,
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+    }
+    return "\n".join(
+        [
+            f"# {class_name(about.encoder)}{title}\n\n| | |\n|---|---|",
+            *(f"| {name} | {value} |" for name, value in facts.items()),
+            f"\n## Load\n\n```python\n{snippet}\n```\n\n{checked}\n\n## Evaluation\n",
+            *_evaluation(rows),
+            "",
+        ]
+    )
+
+
+def _training(checkpoint: Checkpoint) -> tuple[str, dict[str, str]]:
+    """Return the end of the title, and the facts of the training by name."""
+    config = checkpoint.config
     model, data = config["model"]["init_args"], config["data"]
     objective, dataset = class_name(model.get("objective"), "InfoNCE"), class_name(data)
     data_options = {key: value for key, value in data["init_args"].items() if key not in (*_OMITTED, "views")}
     views = {k: v for k, v in data["init_args"]["views"].items() if k not in (*_OMITTED, "mean", "std")}
-    total = (
-        f" of {config['trainer']['max_epochs']}" if (config.get("trainer") or {}).get("max_epochs") else ""
-    )
+    epochs = (config.get("trainer") or {}).get("max_epochs")
     optimizer = dict(model.get("optimizer") or {})
     start = config.get("initial_checkpoint")
     if not start and (model.get("encoder") or {}).get("init_args", {}).get("pretrained"):
@@ -52,46 +93,17 @@ def card(
     labels = "with labels" if "SupCon" in map(last_part, class_paths(model)) else "without labels"
     if start:
         labels = "from weights of another training"
-    size = sum(parameter.numel() for parameter in given.backbone.parameters())
-    channels = len(about.mean)
-    colours = "RGB" if channels == 3 else f"{channels} channels"
-    facts = {
-        "encoder": f"{_plain(about.encoder)}; {size:,} parameters, {given.backbone.num_features} features",
-        "input": f"float32 (N, {channels}, {about.size}, {about.size}), {colours} in [0, 1] less "
-        f"{_plain(about.mean)}, divided by {_plain(about.std)}",
+    return f" pretrained on {dataset} with {objective}, {labels}", {
         "data": f"{dataset} ({_plain(data_options)})",
         "digest of the training images": checkpoint.images or "not recorded",
         "views": _plain(views),
         "objective": _plain(model.get("objective") or "InfoNCE"),
         "projection head": f"{model.get('hidden_dim')} hidden, {model.get('output_dim')} out, not included",
         "optimizer": f"{optimizer.pop('name', 'unknown')} ({_plain(optimizer)})",
-        "epochs": f"{checkpoint.epoch}{total}",
+        "epochs": f"{checkpoint.epoch} of {epochs}" if epochs else str(checkpoint.epoch),
         "seed": str(config.get("seed_everything")),
         "initial weights": f"from {_plain(start)}" if start else "random",
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
-    return "\n".join(
-        [
-            f"# {class_name(about.encoder)} pretrained on {dataset} with {objective}, {labels}",
-            "",
-            "| | |",
-            "|---|---|",
-            *(f"| {name} | {value} |" for name, value in facts.items()),
-            "",
-            "## Load",
-            "",
-            "```python",
-            snippet,
-            "```",
-            "",
-            checked,
-            "",
-            "## Evaluation",
-            "",
-            *_evaluation(rows),
-            "",
-        ]
-    )
 
 
 def evaluation_rows(file: Path, config: Mapping[str, Any], *, epoch: int) -> list[dict[str, Any]]:
@@ -155,3 +167,117 @@ def _plain(value: Any) -> str:
     if isinstance(value, str) and value.startswith(("/", "~")):
         return Path(value).name
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def write_repository(
+    folder: Path,
+    weights: Path,
+    page: str,
+    *,
+    name: str,
+    given: Pretrained,
+    rows: Sequence[Mapping[str, Any]],
+    images: str | None,
+    license: str | None,
+) -> None:
+    """Write the files of a repository into an empty folder.
+
+    Args:
+        folder: the folder.
+        weights: exported ``.safetensors`` file.
+        page: model card in Markdown, without front matter.
+        name: name of the repository, ``OWNER/NAME``.
+        given: the backbone.
+        rows: rows of its evaluation, if any.
+        images: digest of the training images, if it is known.
+        license: identifier of the licence, such as ``apache-2.0``; None to state none.
+    """
+    shutil.copyfile(weights, folder / WEIGHTS)
+    content = json.dumps(_config(given, images), indent=2)
+    (folder / "config.json").write_text(content + "\n", encoding="utf-8")
+    front_matter = _front_matter(name, given, rows, license=license)
+    (folder / "README.md").write_text(f"---\n{front_matter}\n---\n\n{page}", encoding="utf-8")
+
+
+def loading_code(name: str, given: Pretrained, snippet: str) -> str:
+    """Return code that loads the encoder of a repository; ``snippet`` is that of this package."""
+    if not isinstance(given.backbone, Timm):
+        return snippet
+    return (
+        f"{snippet}\n\n# or with timm alone\nimport timm\n\n"
+        f'backbone = timm.create_model("hf-hub:{name}", pretrained=True).eval()'
+    )
+
+
+def _config(given: Pretrained, images: str | None) -> dict[str, Any]:
+    """Return what ``config.json`` states: encoder, input, digest of the training images, and the writer.
+
+    The config of a timm model also has the keys of timm, so that ``timm.create_model("hf-hub:OWNER/NAME")``
+    loads it. `load_encoder` does not read this file: the weights have the description as metadata.
+    """
+    about = asdict(given.description)
+    return {
+        "library_name": "ssl_vision",
+        "library_version": about.pop("version"),
+        **about,
+        "num_features": given.backbone.num_features,
+        "training_images": images,
+        **(_timm_config(given.backbone, given.description) if isinstance(given.backbone, Timm) else {}),
+    }
+
+
+def _timm_config(encoder: Timm, description: Description) -> dict[str, Any]:
+    network: Any = encoder.network
+    settings = network.pretrained_cfg
+    return {
+        "architecture": settings["architecture"],
+        "num_classes": 0,
+        "model_args": encoder.options,
+        "pretrained_cfg": {
+            **{key: settings[key] for key in _TIMM_SETTINGS if key in settings},
+            "num_classes": 0,
+            "input_size": (len(description.mean), description.size, description.size),
+            "mean": description.mean,
+            "std": description.std,
+            "interpolation": "bilinear",
+            "crop_pct": 1.0,
+        },
+    }
+
+
+def _front_matter(
+    name: str, given: Pretrained, rows: Sequence[Mapping[str, Any]], *, license: str | None
+) -> str:
+    """Return the YAML metadata of the model card."""
+    from huggingface_hub import ModelCardData
+
+    trained = [row for row in rows if row["features"] == "trained" and math.isfinite(row["value"])]
+    timm = ["timm"] if isinstance(given.backbone, Timm) else []
+    data = ModelCardData(
+        model_name=name.partition("/")[2],
+        library_name="ssl_vision",
+        pipeline_tag=_TASK,
+        tags=["ssl_vision", "self-supervised-learning", "contrastive-learning", *timm],
+        license=license,
+        eval_results=[_result(row) for row in trained] or None,
+    )
+    return data.to_yaml()
+
+
+def _result(row: Mapping[str, Any]) -> "EvalResult":
+    """Return an evaluation row as an entry of ``model-index``; accuracies are shares of 1, as in the row."""
+    from huggingface_hub import EvalResult
+
+    arguments = protocol(row)
+    data, split = str(arguments.pop("data", "unknown")), arguments.pop("split", None)
+    accuracy = row["metric"].endswith("_top1")
+    return EvalResult(
+        task_type="image-classification" if accuracy else _TASK,
+        dataset_type=data.lower(),
+        dataset_name=data,
+        dataset_split=split,
+        metric_type="accuracy" if accuracy else row["metric"],
+        metric_name=description_of(row["metric"], stored=row).long_title,
+        metric_value=row["value"],
+        metric_args=arguments,
+    )

@@ -1,43 +1,59 @@
 """``ssl-vision embed``: write the features of the images in a folder."""
 
 import itertools
+import os
 import warnings
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from jsonargparse import Namespace
+from torch import Tensor
 
 from ssl_vision.cli.classes import add_allow_class, allowed_classes
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.data.loading.decoding import Decoded, squares
 from ssl_vision.data.loading.listing import list_images
 from ssl_vision.data.module import LARGEST_BATCH
+from ssl_vision.encoders import Encoder
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import by_layer, chosen_device, empty_rows
 from ssl_vision.evaluation.processes import ALONE, Processes, process_group
-from ssl_vision.export.feature_files import Features, writer
 from ssl_vision.hub import local_file
+from ssl_vision.methods import Method
+from ssl_vision.optional import needed
 from ssl_vision.pretrained.backbones import SUFFIX, Description, pretrained, read_backbone
+from ssl_vision.pretrained.encoder_options import add_encoder_options, described_encoder, with_classes
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 LayerName = Literal["backbone", "hidden", "projector"]
+Features = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 _NAMED = 20
 """Largest number of skipped files that are named."""
+
+_ROW_GROUP = 2**16
+"""Number of rows that a ``.parquet`` file is written by."""
 
 
 class Network(NamedTuple):
     """A layer of a network, with the description of its images."""
 
-    module: nn.Module
+    module: Method | Encoder
     layer: LayerName
     description: Description
-    memory_format: torch.memory_format
+    about: str = ""
+    """What was read, if the weights do not describe themselves."""
+
+    @property
+    def memory_format(self) -> torch.memory_format:
+        """Memory format of the encoder, of the weights and the images."""
+        return (self.module.backbone if isinstance(self.module, Method) else self.module).memory_format
 
     def __call__(self, squares: Tensor) -> Tensor:
         """Features, float32 (N, F), of decoded uint8 images (N, 3, side, side) on the network's device."""
@@ -56,21 +72,17 @@ def run(args: Sequence[str]) -> None:
     """
     parser = ArgumentParser(prog="ssl-vision embed", description=run.__doc__)
     parser.add_argument("images", type=str, help="Folder of images, searched recursively.")
-    parser.add_argument(
-        "--backbone",
-        type=str,
-        required=True,
-        help="Exported .safetensors file, run directory, checkpoint, or hf://OWNER/NAME.",
-    )
+    add_encoder_options(
+        parser, encoder="Encoder of --weights that do not state it",
+        more=" A run, its checkpoint and an exported file state the encoder themselves.",
+    )  # fmt: skip
     parser.add_argument(
         "--output", type=str, required=True, help="Output file: .npz (features, names) or .parquet."
     )
     parser.add_argument(
-        "--layer",
-        type=LayerName,
-        default="backbone",
-        help="Layer of the features; exported files have only the backbone.",
-    )
+        "--layer", type=LayerName, default="backbone",
+        help="Layer of the features; only runs and their checkpoints have others than the backbone.",
+    )  # fmt: skip
     parser.add_argument("--batch_size", type=int, default=256, help="Number of images per batch.")
     parser.add_argument(
         "--device", type=Literal["auto", "cpu", "cuda"], default="auto", help="Device of the encoder."
@@ -79,15 +91,18 @@ def run(args: Sequence[str]) -> None:
         "--strict", type=bool, default=False, help="Stop at the first file that cannot be decoded."
     )
     add_allow_class(parser)
-    allow_class, options = allowed_classes(args), parser.parse_args(list(args))
+    allow_class, options = allowed_classes(args), parser.parse_args(list(with_classes(args)))
     if not 1 <= options.batch_size <= LARGEST_BATCH:
         raise InputError(f"--batch_size must lie in 1..{LARGEST_BATCH}, not {options.batch_size}")
     folder, output, device = Path(options.images), Path(options.output), chosen_device(options.device)
-    write = writer(output)
+    if output.suffix == ".parquet":
+        needed("pyarrow", extra="parquet")
+    elif output.suffix != ".npz":
+        raise InputError(f"--output {output} must end with .npz or .parquet")
     with process_group() as processes:
         names = processes.agreed(None if processes.rank else list(list_images(folder).names))
-        network = open_network(options.backbone, options.layer, allow_class=allow_class)
-        network.module.to(device)
+        network = _network(parser, options, allow_class)
+        network.module.to(device, memory_format=network.memory_format)  # type: ignore[call-overload]
         embedded = partial(
             embed_files, network, folder, names,
             batch_size=options.batch_size, device=device, strict=options.strict, processes=processes,
@@ -97,7 +112,9 @@ def run(args: Sequence[str]) -> None:
             return
         with atomic_write(output) as partial_file:
             features, done = embedded(place=output.parent)
-            write(partial_file, features, done)
+            _write(partial_file, output.suffix, features, done)
+    if network.about:
+        print(network.about)
     print(f"{len(features)} images, {features.shape[1]} features each, written to {output}")
 
 
@@ -113,15 +130,25 @@ def open_network(path: str | Path, layer: LayerName, *, allow_class: Collection[
         InputError: The path is none of these, or the network does not have the layer.
     """
     with local_file(path) as file:
-        if file.suffix != SUFFIX:
-            model, (_, description) = pretrained(read_checkpoint(file), allow_class=allow_class)
-            module = model if layer != "backbone" else model.backbone
-            return Network(module, layer, description, model.backbone.memory_format)
-        if layer != "backbone":
+        if layer == "backbone":
+            backbone, description = read_backbone(file, allow_class=allow_class)
+            return Network(backbone, layer, description)
+        if file.suffix == SUFFIX:
             raise InputError(f"{file} has the backbone only: --layer {layer} takes a run or a checkpoint")
-        backbone, description = read_backbone(file, allow_class=allow_class)
-    memory_format = backbone.memory_format
-    return Network(backbone.to(memory_format=memory_format), layer, description, memory_format)
+        model, (_, description) = pretrained(read_checkpoint(file), allow_class=allow_class)
+        return Network(model, layer, description)
+
+
+def _network(parser: ArgumentParser, options: Namespace, allow_class: Collection[str]) -> Network:
+    """Build the network that the options name."""
+    if options.encoder is None:
+        if options.weights is None:
+            raise InputError("give --weights, a run, an exported file or hf://OWNER/NAME, or --encoder, too")
+        return open_network(options.weights, options.layer, allow_class=allow_class)
+    if options.layer != "backbone":
+        raise InputError(f"--encoder has the backbone only: --layer {options.layer} takes a run")
+    given, about = described_encoder(parser, options)
+    return Network(given.backbone, "backbone", given.description, about)
 
 
 def embed_files(
@@ -151,7 +178,8 @@ def embed_files(
         Features, float32 (N, F), and the names of the N decoded files in order.
 
     Raises:
-        InputError: A file cannot be decoded and `strict` is set, or no file can be decoded.
+        InputError: A file cannot be decoded and `strict` is set, no file can be decoded, or features are not
+            finite.
     """
     if (channels := network.description.views.channels) != 3:
         raise InputError(
@@ -203,13 +231,38 @@ def _embedded(
         if images_of_batch:
             pixels = torch.from_numpy(np.stack([each.pixels for each in images_of_batch]))
             features = network(pixels.to(device)).cpu().numpy()
+            if (bad := ~np.isfinite(features).all(axis=1)).any():
+                name = images_of_batch[bad.argmax()].name
+                raise InputError(f"{folder / name}: its features are not finite: check the weights")
         yield [each.name for each in images_of_batch], features
 
 
 def _until_none(images: Iterator[Decoded], *, strict: bool) -> Iterator[Decoded]:
     """Yield images; unless ``strict``, end silently if none of the process's images can be decoded."""
-    try:
+    with nullcontext() if strict else suppress(InputError):
         yield from images
-    except InputError:
-        if strict:
-            raise
+
+
+def _write(path: Path, suffix: str, features: Features, names: list[str]) -> None:
+    """Write features (N, F) and N file names in the format of a suffix.
+
+    ``.npz`` files have the arrays ``features`` and ``names``. ``.parquet`` files have a row for each image:
+    ``name`` and ``features``, a list of F numbers.
+    """
+    texts = [_text(name) for name in names]
+    if suffix == ".npz":
+        np.savez(path, features=features, names=np.array(texts))
+        return
+    arrow, parquet = needed("pyarrow", extra="parquet"), needed("pyarrow.parquet", extra="parquet")
+    width = features.shape[1]
+    schema = arrow.schema({"name": arrow.string(), "features": arrow.list_(arrow.float32(), width)})
+    with parquet.ParquetWriter(path, schema) as file:
+        for start in range(0, len(names), _ROW_GROUP):
+            rows = slice(start, start + _ROW_GROUP)
+            lists = arrow.FixedSizeListArray.from_arrays(arrow.array(features[rows].reshape(-1)), width)
+            file.write_table(arrow.table({"name": arrow.array(texts[rows]), "features": lists}, schema))
+
+
+def _text(name: str) -> str:
+    """Return a name with ``/`` between folders; invalid bytes become replacement characters."""
+    return os.fsencode(name).decode("utf-8", errors="replace").replace(os.sep, "/")

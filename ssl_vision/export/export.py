@@ -12,12 +12,12 @@ from ssl_vision._version import __version__
 from ssl_vision.cli.classes import add_allow_class, allowed_classes
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.errors import InputError
-from ssl_vision.export.card import card, evaluation_rows
+from ssl_vision.export.card import card, evaluation_rows, loading_code, write_repository
 from ssl_vision.export.formats import FORMATS, Format, difference
-from ssl_vision.export.repository import loading_code, write_repository
 from ssl_vision.hub import SCHEME, check_upload, upload
 from ssl_vision.optional import installed
 from ssl_vision.pretrained.backbones import Pretrained, pretrained
+from ssl_vision.pretrained.encoder_options import add_encoder_options, described_encoder, with_classes
 from ssl_vision.runs.atomic_files import atomic_write, write_text
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint, run_beside
 from ssl_vision.runs.folder import owned
@@ -28,66 +28,80 @@ FormatName = Literal["safetensors", "torchvision", "timm", "onnx"]
 
 
 def run(args: Sequence[str]) -> None:
-    """Write the backbone of a checkpoint for another library, with a model card.
+    """Write the backbone of a checkpoint, or weights of other code, for another library, with a model card.
 
     If that library is installed, it loads the file, which is kept only if the features are the same.
     --push OWNER/NAME also uploads weights, config.json and card to the Hugging Face Hub, from which
     ssl_vision.load_encoder("hf://OWNER/NAME") loads the encoder.
 
     Raises:
-        InputError: The checkpoint cannot be used, the format does not support its encoder, or the upload
-            fails; the local files are kept in that case.
+        InputError: The checkpoint or the weights cannot be used, the format does not support the encoder, or
+            the upload fails; the local files are kept in that case.
     """
     parser = ArgumentParser(prog="ssl-vision export", description=run.__doc__)
-    parser.add_argument("checkpoint", type=str, help="Checkpoint file, or run directory for its last one.")
+    parser.add_argument("checkpoint", nargs="?", help="Checkpoint file, or run directory for its last one.")
+    add_encoder_options(parser, encoder="Export this encoder instead of a checkpoint")
     parser.add_argument(
-        "--format",
-        type=FormatName,
-        default="safetensors",
+        "--format", type=FormatName, default="safetensors",
         help="Output format; safetensors is for ssl_vision.load_encoder.",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--output", type=str | None, default=None, help="Output file (default: in the run directory)."
-    )
+        "--output", type=str | None, default=None,
+        help="Output file (default: in the run directory); required by --encoder.",
+    )  # fmt: skip
     parser.add_argument(
-        "--push",
-        type=str | None,
-        default=None,
+        "--push", type=str | None, default=None,
         help="Repository OWNER/NAME on the Hugging Face Hub to upload the encoder to, created if necessary.",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--private",
-        type=bool | None,
-        default=None,
+        "--private", type=bool | None, default=None,
         help="Create the repository of --push as a private one (default: as the owner's settings say).",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--license", type=str | None, default=None, help="Licence in the card of --push, such as apache-2.0."
     )
     add_allow_class(parser)
-    allow_class, options = allowed_classes(args), parser.parse_args(list(args))
+    allow_class, options = allowed_classes(args), parser.parse_args(list(with_classes(args)))
     _check_push(options)
-    checkpoint = read_checkpoint(options.checkpoint)
-    home, form = run_beside(checkpoint), FORMATS[options.format]
-    file = Path(options.output) if options.output else home.path / _file_name(options.format)
-    if file.suffix != form.suffix:
-        raise InputError(f"--output {file} must end with {form.suffix}")
-    _, exported = pretrained(checkpoint, allow_class=allow_class)
-    rows = evaluation_rows(home.evaluation_file, checkpoint.config, epoch=checkpoint.epoch)
+    form = FORMATS[options.format]
+    if options.output is not None and Path(options.output).suffix != form.suffix:
+        raise InputError(f"--output {options.output} must end with {form.suffix}")
+    source: Checkpoint | str
+    if options.encoder is not None:
+        if options.checkpoint is not None or options.output is None:
+            raise InputError("--encoder requires --output, and replaces the checkpoint")
+        file, rows = Path(options.output), list[dict[str, Any]]()
+        given, source = described_encoder(parser, options)
+    elif options.checkpoint is not None and options.weights is None:
+        source = read_checkpoint(options.checkpoint)
+        home = run_beside(source)
+        file = Path(options.output or home.path / _file_name(options.format))
+        _, given = pretrained(source, allow_class=allow_class)
+        rows = evaluation_rows(home.evaluation_file, source.config, epoch=source.epoch)
+    else:
+        raise InputError("give a checkpoint or a run directory first, or --encoder with --weights")
     with atomic_write(file) as partial:
-        form.write(partial, exported)
-        checked = _checked(partial, form, exported)
-    about: dict[str, Any] = {"checked": checked, "versions": _versions(form)}
+        form.write(partial, given)
+        checked = _checked(partial, form, given)
+    about: dict[str, Any] = {"source": source, "checked": checked, "versions": _versions(form)}
     page = file.with_name(file.name + ".md")
-    write_text(page, card(checkpoint, exported, rows, snippet=form.snippet(file.name, exported), **about))
-    if checkpoint.config.get("wandb_artifacts", "none") != "none" and owned(home.path, checkpoint.path):
-        with opened_mirror(home, checkpoint.config, command="export") as mirror:
-            if mirror is not None:
-                log_encoder(mirror, [file, page], checkpoint=checkpoint)
+    write_text(page, card(given, rows, snippet=form.snippet(file.name, given), **about))
+    if isinstance(source, Checkpoint):
+        _log(source, [file, page])
+    else:
+        print(source)
     print(f"written to {file} ({file.stat().st_size / 1e6:.1f} MB), its card to {page}\n{checked}")
     if options.push is not None:
-        address = _push(options, file, checkpoint, exported, rows, about)
-        print(f"uploaded to {address}")
+        print(f"uploaded to {_push(options, file, given, rows, about)}")
+
+
+def _log(checkpoint: Checkpoint, files: list[Path]) -> None:
+    """Add the files to the W&B run if its config asks for it."""
+    home, config = run_beside(checkpoint), checkpoint.config
+    if config.get("wandb_artifacts", "none") != "none" and owned(home.path, checkpoint.path):
+        with opened_mirror(home, config, command="export") as mirror:
+            if mirror is not None:
+                log_encoder(mirror, files, checkpoint=checkpoint)
 
 
 def _check_push(options: Namespace) -> None:
@@ -112,21 +126,22 @@ def _check_push(options: Namespace) -> None:
 def _push(
     options: Namespace,
     file: Path,
-    checkpoint: Checkpoint,
     given: Pretrained,
     rows: Sequence[Mapping[str, Any]],
     about: Mapping[str, Any],
 ) -> str:
     """Upload an exported file to the Hugging Face Hub, and return the URL of the repository."""
     snippet = FORMATS["safetensors"].snippet(f"{SCHEME}{options.push}", given)
-    snippet = loading_code(options.push, given, snippet)
-    page = card(checkpoint, given, rows, snippet=snippet, **about)
+    page = card(given, rows, snippet=loading_code(options.push, given, snippet), **about)
+    source, message = about["source"], f"Upload {type(given.backbone).__name__}"
+    images = None
+    if isinstance(source, Checkpoint):
+        images, message = source.images, f"{message} of epoch {source.epoch}"
     with TemporaryDirectory() as folder:
         write_repository(
             Path(folder), file, page,
-            name=options.push, checkpoint=checkpoint, given=given, rows=rows, license=options.license,
+            name=options.push, given=given, rows=rows, images=images, license=options.license,
         )  # fmt: skip
-        message = f"Upload {type(given.backbone).__name__} of epoch {checkpoint.epoch}"
         return upload(Path(folder), options.push, private=options.private, message=message)
 
 
@@ -138,22 +153,20 @@ def _checked(file: Path, form: Format, given: Pretrained) -> str:
     """Load the file in its library, compare the features, and describe the result."""
     if not installed(form.library):
         return f"Not checked: {form.library} is not installed."
-    gap = difference(file, form, given)
-    if not gap.negligible:
+    gap, largest = difference(file, form, given)
+    size = f"largest difference {gap:.1e}, largest feature {largest:.3g}"
+    if not gap < 1e-5 * max(1.0, largest):  # the accuracy of float32
         raise InputError(
-            f"the features of the file in {form.library} differ from those of the run's network "
-            f"(difference {gap.largest:.1e}, largest feature {gap.feature:.1e}); the file was not kept"
+            f"the features of the file in {form.library} differ from those of the encoder ({size}); "
+            "the file was not kept"
         )
     return (
-        f"Checked: with {form.library} {_version(form.library)} it gives the pretrained network's features "
-        f"of random images (largest difference {gap.largest:.1e}, largest feature {gap.feature:.3g})."
+        f"Checked: with {form.library} {_versions(form)[form.library]} it gives the encoder's features of "
+        f"random images ({size})."
     )
 
 
 def _versions(form: Format) -> dict[str, str]:
-    libraries = dict.fromkeys(("torch", "torchvision", *([form.library] if installed(form.library) else [])))
-    return {"ssl_vision": __version__} | {name: _version(name) for name in libraries}
-
-
-def _version(library: str) -> str:
-    return __version__ if library == "ssl_vision" else version(library)
+    """Return the versions of the libraries that wrote and load the file."""
+    libraries = {"torch", "torchvision", *([form.library] if installed(form.library) else [])}
+    return {"ssl_vision": __version__} | {name: version(name) for name in sorted(libraries - {"ssl_vision"})}

@@ -116,9 +116,9 @@ def pretrained(checkpoint: Checkpoint, *, allow_class: Collection[str] = ()) -> 
         model, data = (checkpoint.config[part]["init_args"] for part in ("model", "data"))
         views = data["views"]
         description = Description(
-            encoder=_described(model["encoder"]),
+            encoder=without_pretrained(model["encoder"]),
             size=views["size"],
-            decoded_size=data.get("image_size") or views["size"],
+            decoded_size=data.get("image_size") or checkpoint.side or views["size"],
             mean=tuple(views["mean"]),
             std=tuple(views["std"]),
             pixel_range=data.get("pixel_range"),
@@ -132,6 +132,16 @@ def pretrained(checkpoint: Checkpoint, *, allow_class: Collection[str] = ()) -> 
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{checkpoint.path}: not an encoder trained on views of images ({error})") from error
     return network, Pretrained(backbone, description)
+
+
+def without_pretrained(encoder: Any) -> dict[str, Any]:
+    """Return the class and options of an encoder in a config, with timm's pretrained weights disabled."""
+    if isinstance(encoder, str):  # a function that builds the encoder
+        return {"class_path": encoder}
+    options = dict(encoder.get("init_args") or {})
+    if "pretrained" in options:
+        options["pretrained"] = False
+    return {**encoder, "init_args": options}
 
 
 def write_backbone(path: Path, backbone: nn.Module, description: Description | None = None) -> None:
@@ -203,13 +213,3 @@ def _read_file(path: Path, allow_class: Collection[str]) -> Pretrained:
             raise
         raise InputError(f"{path}: {' '.join(str(error).split())}") from error
     return Pretrained(backbone.eval(), description)
-
-
-def _described(encoder: Any) -> dict[str, Any]:
-    """Return the class and options of an encoder in a config, with timm's pretrained weights disabled."""
-    if isinstance(encoder, str):  # a function that builds the encoder
-        return {"class_path": encoder}
-    options = dict(encoder.get("init_args") or {})
-    if "pretrained" in options:
-        options["pretrained"] = False
-    return {**encoder, "init_args": options}

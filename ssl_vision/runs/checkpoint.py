@@ -32,6 +32,8 @@ class Checkpoint(NamedTuple):
     """Digest of the training images; None for other data modules than those of this package."""
     classes: list[str] | None = None
     """Names of the classes of the online probe; None without one."""
+    side: int | None = None
+    """Side of the training images in pixels, before they are resized; None like `images`."""
 
 
 def read_checkpoint(path: str | Path, *, verify: bool = False) -> Checkpoint:
@@ -91,7 +93,8 @@ def read_checkpoint(path: str | Path, *, verify: bool = False) -> Checkpoint:
         ):
             raise TypeError
         online = content.get("callbacks", {}).get("OnlineProbe", {}).get("layer")
-        return Checkpoint(file, config, epoch, state, online, record.get("images"), record.get("classes"))
+        images, side, classes = (record.get(name) for name in ("images", "side", "classes"))
+        return Checkpoint(file, config, epoch, state, online, images, classes, side)
     except InputError:
         raise
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:

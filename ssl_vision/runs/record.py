@@ -24,8 +24,8 @@ class RunRecord(pl.Callback):
     """Writes the full config to ``config.yaml``, into every checkpoint and into the W&B run.
 
     Checkpoints store it as text, so that ``torch.load(..., weights_only=True)`` reads it, and also store the
-    digest of the images and, for an online probe, the names of the classes. The image files are listed in
-    ``images.csv``.
+    digest and the side of the images and, for an online probe, the names of the classes. The image files are
+    listed in ``images.csv``.
 
     Args:
         folder: run directory.
@@ -48,6 +48,7 @@ class RunRecord(pl.Callback):
         self.checkpoint = checkpoint
         self.check = check
         self._images: Fingerprint | None = None
+        self._side: int | None = None
         self._classes: list[str] | None = None
 
     def on_load_checkpoint(
@@ -85,7 +86,7 @@ class RunRecord(pl.Callback):
             self._make_last(self.checkpoint)
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         if isinstance(data, ImageData):
-            self._images = data.fingerprint()
+            self._images, self._side = data.fingerprint(), data.split("train").shape[-1]
             write_images(self.folder.images_file, self._images.files)
             if self.config.get("online_probe"):
                 self._classes = list(data.classes)
@@ -112,11 +113,11 @@ class RunRecord(pl.Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add the config, the version of this package, the digest of the images and the classes."""
+        """Add the config, the version of this package, digest and side of the images, and the classes."""
         content: dict[str, Any] = {"version": __version__, "config": as_yaml(self.config)}
         content["threads"] = torch.get_num_threads()
         if self._images is not None:
-            content["images"] = self._images.digest
+            content |= {"images": self._images.digest, "side": self._side}
         if self._classes is not None:
             content["classes"] = self._classes
         checkpoint[CHECKPOINT_KEY] = content

@@ -1,8 +1,9 @@
 """Weights of an encoder from a file, as initial weights of a run or for an evaluation."""
 
 import pickle
+import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,26 @@ from ssl_vision.runs.checkpoint import CHECKPOINT_KEY, read_checkpoint
 
 _INITIAL = "--initial_checkpoint"
 
-_CLASSIFIERS = ("classifier.", "fc.", "head.")
-"""Prefixes of the classifiers of torchvision and timm networks, which encoders do not have."""
+_LAYOUTS = (
+    "state_dict_ema:", "state_dict:", "model:", "teacher:", "student:",
+    "module.", "_orig_mod.", "_forward_module.",
+    "teacher.", "model.", "backbone.", "encoder_q.", "base_encoder.", "encoder.", "student.",
+)  # fmt: skip
+"""Keys (with a colon) and prefixes of the encoder in files of other training code, one inside another.
 
-_PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.", "encoder_q.", "encoder.")
-"""Prefixes of the encoder in checkpoints of training code, alone or one after another, in this order."""
+The first row has the keys below which files hold state dicts: moving averages first, as in timm.
+The second has the prefixes of DistributedDataParallel, torch.compile and Fabric, and the third those of DINO,
+lightly, solo-learn, MoCo and SupContrast. At each level the first that a file has is removed, unless the
+encoder's own names have it.
+"""
 
-_STATE_KEYS = ("state_dict", "model", "teacher", "student")
-"""Keys of the state dict in files that hold other values, too; the first that a file has is read."""
+_SEQUENTIAL = {
+    "0": "conv1", "1": "bn1", "2": "bn1", "4": "layer1", "5": "layer2", "6": "layer3", "7": "layer4",
+}  # fmt: skip
+"""Numbers of a ResNet's layers in ``nn.Sequential(*resnet.children())``; bn1 follows the pool in `ResNet`."""
+
+_HEADS = ("classifier", "fc", "head", "predictor", "projection_head", "projector", "prototypes")
+"""Layers above the encoder, which are left out."""
 
 
 def start_from(model: nn.Module, path: str | Path) -> str:
@@ -49,7 +62,7 @@ def start_from(model: nn.Module, path: str | Path) -> str:
     with local_file(path) as file:
         file = file.expanduser()
         state = read_weights(file, option=_INITIAL)
-        load_encoder_weights(model.backbone, state, file, options="--model.encoder and its options")
+        used = load_encoder_weights(model.backbone, state, file, options="--model.encoder and its options")
     head = {name.removeprefix("head."): tensor for name, tensor in state.items() if name.startswith("head.")}
     expected = model.head.state_dict()
     fits = head.keys() == expected.keys() and all(head[n].shape == expected[n].shape for n in expected)
@@ -57,8 +70,8 @@ def start_from(model: nn.Module, path: str | Path) -> str:
         model.head.load_state_dict(head)
     model.after_initial_weights()
     if fits:
-        return f"backbone and projection head from {path}"
-    return f"backbone from {path}; the projection head is initialised randomly"
+        return f"backbone and projection head from {path} ({used})"
+    return f"backbone from {path} ({used}); the projection head is initialised randomly"
 
 
 def read_weights(path: Path, *, option: str) -> dict[str, Tensor]:
@@ -69,6 +82,9 @@ def read_weights(path: Path, *, option: str) -> dict[str, Tensor]:
             ``.safetensors`` or with ``torch.save``, alone or below a key such as ``state_dict``. Only tensors
             and plain values are read from pickles.
         option: option of the command that names the file, for messages.
+
+    Returns:
+        Tensors by name. Names of a state dict below a key start with the key and a colon.
 
     Raises:
         InputError: the file does not exist, cannot be read, or contains no state dict.
@@ -90,23 +106,30 @@ def read_weights(path: Path, *, option: str) -> dict[str, Tensor]:
         raise InputError(f"{path}: not a readable file of weights ({type(error).__name__})") from error
     if isinstance(content, dict) and CHECKPOINT_KEY in content:
         return read_checkpoint(path).state
-    nested = [content.get(key) for key in _STATE_KEYS] if isinstance(content, dict) else []
-    for state in (content, *nested):
-        if isinstance(state, dict) and state and all(map(_is_entry, state.items())):
-            return state
-    raise InputError(f"{path}: not a state dict that maps names to tensors")
+    states = {"": content}
+    if isinstance(content, dict):
+        states |= {f"{key}:": value for key, value in content.items()}
+    state = {
+        f"{key}{name}": tensor
+        for key, values in states.items()
+        if isinstance(values, dict) and all(map(_is_entry, values.items()))
+        for name, tensor in values.items()
+    }
+    if not state:
+        raise InputError(f"{path}: not a state dict that maps names to tensors")
+    return state
 
 
 def _is_entry(entry: tuple[Any, Any]) -> bool:
     return isinstance(entry[0], str) and torch.is_tensor(entry[1])
 
 
-def load_encoder_weights(encoder: Encoder, state: Mapping[str, Tensor], path: Path, *, options: str) -> None:
+def load_encoder_weights(encoder: Encoder, state: Mapping[str, Tensor], path: Path, *, options: str) -> str:
     """Load the weights of an encoder, which must match it completely.
 
-    Prefixes of training code, such as ``backbone.`` or ``module.encoder_q.``, are removed, and a classifier
-    is ignored. Weights that do not match are converted if the encoder can do so (`Encoder.convert_weights`).
-    BatchNorm's number of batches may be missing, as in older files.
+    Keys and prefixes of training code, such as ``backbone.`` or ``module.encoder_q.``, are removed, and
+    layers above the encoder are left out. Weights that do not match are converted if the encoder can do so
+    (`Encoder.convert_weights`). BatchNorm's number of batches may be missing, as in older files.
 
     Args:
         encoder: the encoder, modified in place.
@@ -114,23 +137,26 @@ def load_encoder_weights(encoder: Encoder, state: Mapping[str, Tensor], path: Pa
         path: file of the state dict, for messages.
         options: options of the command that describe the encoder, for messages.
 
+    Returns:
+        Which tensors were loaded, resized and left out, in a few words.
+
     Raises:
         InputError: the weights do not match the encoder, are not finite, or are not ordinary floating-point
             tensors.
     """
     network = "network." if isinstance(encoder, ModuleEncoder) else ""
     expected = {name.removeprefix(network): value for name, value in encoder.state_dict().items()}
-    weights = _without_prefix(state, expected, network)
-    if any(name not in weights or weights[name].shape != value.shape for name, value in expected.items()):
+    weights, prefix, left_out = _without_prefix(state, expected, network)
+    shapes = {name: tuple(value.shape) for name, value in weights.items()}
+    if any(shapes.get(name) != value.shape for name, value in expected.items()):
         try:
             weights = encoder.convert_weights(weights)
         except Exception as error:  # of any class, because code of another library may fail on foreign files
             raise InputError(f"{path}: does not belong to this encoder ({type(error).__name__})") from error
-    weights = {
-        name: value
-        for name, value in weights.items()
-        if name in expected or not name.startswith(_CLASSIFIERS)
-    }
+    for name in weights.keys() - expected.keys():
+        if (top := name.partition(".")[0]) in _HEADS:
+            left_out.add(top)
+            del weights[name]
     for name, value in expected.items():
         if name.endswith("num_batches_tracked"):
             weights.setdefault(name, value)
@@ -138,8 +164,8 @@ def load_encoder_weights(encoder: Encoder, state: Mapping[str, Tensor], path: Pa
             first = f", but {next(iter(weights))}" if weights else ""
             raise InputError(f"{path}: has no {name}{first}, so it does not belong to this encoder")
         if weights[name].shape != value.shape:
-            shapes = f"shape {tuple(weights[name].shape)}, but the model's has {tuple(value.shape)}"
-            raise InputError(f"{path}: {name} has {shapes}: {options} must match the file")
+            found = f"shape {tuple(weights[name].shape)}, but the model's has {tuple(value.shape)}"
+            raise InputError(f"{path}: {name} has {found}: {options} must match the file")
         if problem := _problem(weights[name], value):
             raise InputError(f"{path}: {name} {problem}")
     if unexpected := sorted(weights.keys() - expected.keys()):
@@ -147,6 +173,13 @@ def load_encoder_weights(encoder: Encoder, state: Mapping[str, Tensor], path: Pa
             f"{path}: has {unexpected[0]}, which the model does not have: {options} must match the file"
         )
     encoder.load_state_dict({f"{network}{name}": value for name, value in weights.items()})
+    resized = [
+        f"{name} resized from {shapes[name]} to {tuple(value.shape)}"
+        for name, value in expected.items()
+        if shapes.get(name, value.shape) != value.shape
+    ]
+    others = [f"{', '.join(sorted(left_out))} left out"] if left_out else []
+    return "; ".join([f"{len(expected)} tensors{prefix and f' below {prefix}'}", *resized, *others])
 
 
 def _problem(tensor: Tensor, expected: Tensor) -> str:
@@ -163,13 +196,23 @@ def _problem(tensor: Tensor, expected: Tensor) -> str:
 
 def _without_prefix(
     state: Mapping[str, Tensor], expected: Mapping[str, Any], network: str
-) -> dict[str, Tensor]:
-    """Return the tensors of the encoder, and of layers after it, under the names of the wrapped network."""
-    for prefix in _PREFIXES:
-        inside = {
-            name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
-        }
-        if inside and not any(name.startswith(prefix) for name in expected):
-            state = inside
+) -> tuple[dict[str, Tensor], str, set[str]]:
+    """Return the tensors of the encoder and of layers above it, their prefix, and the other parts' names."""
+
+    def start_with(prefix: str, names: Iterable[str]) -> bool:
+        return any(name.startswith(prefix) for name in names)
+
+    used, left_out = "", set[str]()
+    layouts = [prefix for prefix in _LAYOUTS if not start_with(prefix, expected)]
+    while prefix := next((each for each in layouts if start_with(each, state)), ""):
+        left_out |= {re.split("[.:]", name)[0] for name in state if not name.startswith(prefix)}
+        used += prefix
+        state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    if "layer1.0.conv1.weight" in expected and "0.weight" in state:
+        parts = {name: name.partition(".") for name in state}
+        state = {f"{_SEQUENTIAL.get(top, top)}.{rest}": state[name] for name, (top, _, rest) in parts.items()}
     wrapped = {f"{network}{name}" for name in expected}
-    return {name.removeprefix(network) if name in wrapped else name: value for name, value in state.items()}
+    weights = {
+        name.removeprefix(network) if name in wrapped else name: value for name, value in state.items()
+    }
+    return weights, used, left_out

@@ -166,7 +166,7 @@ def test_local_modules_appends_current_folder_only_for_named_module(tmp_path, mo
     for args in (
         ["export", "last.ckpt"],
         ["last.ckpt"],
-        ["embed", "--backbone", "encoder.safetensors", "images"],
+        ["embed", "--weights", "encoder.safetensors", "images"],
         ["export", "run", "--output=out.onnx"],
         ["fit", "--name", "mine.first", "--ckpt_path=last.ckpt"],
         ["evaluate", "mine.run"],
@@ -210,7 +210,7 @@ def commands_on_run(run):
     return {
         "evaluate": ["evaluate", str(run)],
         "export": ["export", str(run)],
-        "embed": ["embed", str(run), f"--backbone={run}", f"--output={run.parent}/f.npz"],
+        "embed": ["embed", str(run), f"--weights={run}", f"--output={run.parent}/f.npz"],
     }
 
 

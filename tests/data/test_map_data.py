@@ -229,11 +229,14 @@ def test_thirteen_bands_are_trained_evaluated_exported_and_loaded(encoder, tmp_p
     )
     Image.new("RGB", (16, 16)).save(tmp_path / "a.png")
     capsys.readouterr()
-    assert main(["embed", str(tmp_path), "--backbone=bands.safetensors", "--output=features.npz"]) == 2
+    assert main(["embed", str(tmp_path), "--weights=bands.safetensors", "--output=features.npz"]) == 2
     assert "the network takes images with 13 channels, but image files have 3" in capsys.readouterr().err
     if encoder == "ResNet":
         assert main(["export", "runs/run", "--format=torchvision", *allow]) == 2
-        assert "the torchvision format is for images with 3 channels, not 13" in capsys.readouterr().err
+        assert (
+            "for images with 3 channels, not for one of width 4 for images with 13 channels"
+            in capsys.readouterr().err
+        )
 
 
 @pytest.mark.parametrize("largest", [5_231_190, 10**11])

@@ -119,6 +119,6 @@ def test_a_run_is_trained_resumed_evaluated_and_embedded(source, tmp_path, monke
     assert (tmp_path / "r" / "report.html").is_file()
     (tmp_path / "images").mkdir()
     Image.new("RGB", (20, 14)).save(tmp_path / "images" / "x.png")
-    assert main(["embed", "images", "--backbone=r", "--output=f.npz", *allowed]) == 0
+    assert main(["embed", "images", "--weights=r", "--output=f.npz", *allowed]) == 0
     with np.load(tmp_path / "f.npz") as file:
         assert file["features"].shape[0] == 1

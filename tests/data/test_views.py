@@ -383,6 +383,8 @@ def test_failed_compilation_falls_back_to_eager_and_logs_once(monkeypatch, caplo
         ("sigma", (0.0, 1.0)),
         ("sigma", (2.0, 1.0)),
         ("mean", (0.5, 0.5, math.nan)),
+        ("mean", (123.7, 116.3, 103.5)),
+        ("std", (58.4, 57.1, 57.4)),
         ("mean", (0.5,)),
         ("mean", ()),
         ("std", (0.2, 0.2, 0.0)),

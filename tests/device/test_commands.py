@@ -127,7 +127,7 @@ def embed() -> None:
     for shade in range(3):
         Image.new("RGB", (20, 20), (80 * shade, 0, 0)).save(images / f"{shade}.png")
     output = f"--output={folder() / 'features.npz'}"
-    assert main(["embed", str(images), f"--backbone={finished()}", "--device=cuda", output]) == 0
+    assert main(["embed", str(images), f"--weights={finished()}", "--device=cuda", output]) == 0
 
 
 def export() -> None:

@@ -223,7 +223,7 @@ def test_any_encoder_trains_evaluates_and_is_exported(options, formats, tmp_path
         assert main(["export", "runs/run", f"--format={name}", *allow]) == 0
         assert "Checked: with" in capsys.readouterr().out
     assert main(["export", "runs/run", "--format=torchvision", *allow]) == 2
-    assert "the torchvision format is for ResNet, not for" in capsys.readouterr().err
+    assert "the torchvision format is for ResNets of width 64" in capsys.readouterr().err
     config = read_checkpoint("runs/run").config["model"]["init_args"]["encoder"]
     assert config["class_path"] in ("ssl_vision.encoders.Timm", "own_network.MyNet")
 

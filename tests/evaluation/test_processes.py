@@ -201,7 +201,7 @@ def images(tmp_path_factory):
 @pytest.mark.long
 @pytest.mark.parametrize("count", [2, 4])
 def test_embed_has_same_output_from_one_and_several_processes(images, tiny_run, tmp_path, count):
-    options = [f"--backbone={tiny_run}", "--batch_size=2"]
+    options = [f"--weights={tiny_run}", "--batch_size=2"]
     with pytest.warns(UserWarning, match="skipped 2 of 12"):
         assert main(["embed", str(images), *options, f"--output={tmp_path / 'one.npz'}"]) == 0
     code, out, error = torchrun(count, "embed", images, *options, f"--output={tmp_path / 'all.npz'}")
@@ -215,7 +215,7 @@ def test_embed_has_same_output_from_one_and_several_processes(images, tiny_run, 
 
 @pytest.mark.long
 def test_damaged_file_is_reported_once_by_several_processes(images, tiny_run, tmp_path):
-    options = [f"--backbone={tiny_run}", "--batch_size=2", f"--output={tmp_path / 'f.npz'}", "--strict=true"]
+    options = [f"--weights={tiny_run}", "--batch_size=2", f"--output={tmp_path / 'f.npz'}", "--strict=true"]
     code, _, error = torchrun(2, "embed", images, *options)
     assert code != 0
     assert sum(line.startswith("ssl-vision embed: ") for line in error.splitlines()) == 1

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+import timm
 import torch
 import yaml
 from PIL import Image
 
-from ssl_vision.data import ImageFolder
-from ssl_vision.encoders import ResNet
+from ssl_vision.data import ImageFolder, Views
+from ssl_vision.encoders import ResNet, Timm
 from ssl_vision.evaluation.features import embed
 from ssl_vision.export.embed import _embedded, embed_files, open_network
 from ssl_vision.main import main
@@ -29,7 +30,7 @@ def images(tmp_path_factory):
 
 
 def embedded(images, backbone, output, *args):
-    assert main(["embed", str(images), f"--backbone={backbone}", f"--output={output}", *args]) == 0
+    assert main(["embed", str(images), f"--weights={backbone}", f"--output={output}", *args]) == 0
     with np.load(output) as file:
         return file["features"], file["names"].tolist()
 
@@ -41,7 +42,7 @@ def test_embed_features_match_evaluation_features(images, tiny_run, tmp_path, la
     )
     assert names == NAMES
     model, (_, description) = pretrained(read_checkpoint(tiny_run))
-    split = ImageFolder(root=images, train=".", test="none", image_size=16, cache="never").split("train")
+    split = ImageFolder(root=images, train=".", test="none", image_size=8, cache="never").split("train")
     expected = embed(model, split, description.views)[layer]
     assert features.dtype == np.float32
     torch.testing.assert_close(torch.from_numpy(features), expected, atol=1e-5, rtol=0)
@@ -53,12 +54,28 @@ def test_exported_backbone_gives_same_features_in_parquet(images, tiny_run, tmp_
     file = tmp_path / "it.safetensors"
     assert main(["export", str(tiny_run), "--output", str(file)]) == 0
     expected, _ = embedded(images, tiny_run, tmp_path / "f.npz")
-    args = [f"--backbone={file}", f"--output={tmp_path / 'f.parquet'}"]
+    args = [f"--weights={file}", f"--output={tmp_path / 'f.parquet'}"]
     assert main(["embed", str(images), *args]) == 0
     table = parquet.read_table(tmp_path / "f.parquet")
     assert table["name"].to_pylist() == NAMES
     features = np.array(table["features"].to_pylist(), dtype=np.float32)
     np.testing.assert_allclose(features, expected, atol=1e-5, rtol=0)
+
+
+def test_an_encoder_with_weights_gives_its_features(images, tmp_path, capsys):
+    network = timm.create_model("resnet18", num_classes=3).eval()
+    state = {f"module.encoder_q.{name}": value for name, value in network.state_dict().items()}
+    torch.save({"state_dict": state}, tmp_path / "w.pth")
+    options = ["--encoder=timm/resnet18", f"--weights={tmp_path / 'w.pth'}", "--views.size=24"]
+    assert main(["embed", str(images), *options, f"--output={tmp_path / 'f.npz'}"]) == 0
+    used = "resnet18 with weights of w.pth: 120 tensors below state_dict:module.encoder_q.; fc left out\n"
+    assert used in capsys.readouterr().out
+    split = ImageFolder(root=images, train=".", test="none", image_size=24, cache="never").split("train")
+    encoder = Timm("resnet18")
+    encoder.network.load_state_dict({k: v for k, v in network.state_dict().items() if "fc" not in k})
+    expected = embed(encoder, split, Views(size=24, mean=encoder.mean, std=encoder.std))["backbone"]
+    with np.load(tmp_path / "f.npz") as file:
+        torch.testing.assert_close(torch.from_numpy(file["features"]), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("suffix", ["npz", "parquet"])
@@ -68,9 +85,9 @@ def test_large_features_are_mapped_and_written_in_parts(images, tiny_run, tmp_pa
     outputs = []
     for limit in (2**30, 0):
         monkeypatch.setattr("ssl_vision.evaluation.features.IN_MEMORY", limit)
-        monkeypatch.setattr("ssl_vision.export.feature_files._ROW_GROUP", 2 if limit == 0 else 2**16)
+        monkeypatch.setattr("ssl_vision.export.embed._ROW_GROUP", 2 if limit == 0 else 2**16)
         output = tmp_path / f"{limit}.{suffix}"
-        assert main(["embed", str(images), f"--backbone={tiny_run}", f"--output={output}"]) == 0
+        assert main(["embed", str(images), f"--weights={tiny_run}", f"--output={output}"]) == 0
         outputs.append(output)
     assert sorted(tmp_path.iterdir()) == sorted(outputs)
     if suffix == "npz":
@@ -83,14 +100,29 @@ def test_large_features_are_mapped_and_written_in_parts(images, tiny_run, tmp_pa
         assert parquet.ParquetFile(outputs[1]).num_row_groups == 3
 
 
-@pytest.mark.parametrize(("stored", "views", "decoded"), [(24, 16, 24), (None, 16, 16), (None, 128, 128)])
-def test_description_keeps_decoded_size_of_run(tiny_run, stored, views, decoded):
+@pytest.mark.parametrize(
+    ("stored", "side", "views", "decoded"), [(24, 24, 16, 24), (None, 96, 16, 96), (None, None, 128, 128)]
+)
+def test_description_keeps_decoded_size_of_run(tiny_run, stored, side, views, decoded):
     checkpoint = read_checkpoint(tiny_run)
     config = yaml.safe_load(yaml.safe_dump(checkpoint.config))
     config["data"]["init_args"]["image_size"] = stored
     config["data"]["init_args"]["views"]["size"] = views
-    _, (_, description) = pretrained(checkpoint._replace(config=config))
+    _, (_, description) = pretrained(checkpoint._replace(config=config, side=side))
     assert (description.decoded_size, description.size) == (decoded, views)
+
+
+def test_features_that_are_not_finite_are_refused(images, tiny_run, tmp_path, capsys):
+    backbone, description = pretrained(read_checkpoint(tiny_run))[1]
+    with torch.no_grad():
+        backbone.layer4[1].bn2.bias += torch.inf
+    write_backbone(tmp_path / "x.safetensors", backbone, description)
+    args = [f"--weights={tmp_path / 'x.safetensors'}", f"--output={tmp_path / 'f.npz'}"]
+    assert main(["embed", str(images), *args]) == 2
+    assert capsys.readouterr().err == (
+        f"ssl-vision embed: {images / NAMES[0]}: its features are not finite: check the weights\n"
+    )
+    assert not (tmp_path / "f.npz").exists()
 
 
 def test_corrupt_files_stop_strict_embed_or_are_skipped_by_name(
@@ -102,7 +134,7 @@ def test_corrupt_files_stop_strict_embed_or_are_skipped_by_name(
         (tmp_path / "i" / name).write_bytes((images / name).read_bytes())
     for number in (3, 4):
         (tmp_path / "i" / "a" / f"{number}.png").write_bytes(b"no image")
-    args = [str(tmp_path / "i"), f"--backbone={tiny_run}", f"--output={tmp_path / 'f.npz'}"]
+    args = [str(tmp_path / "i"), f"--weights={tiny_run}", f"--output={tmp_path / 'f.npz'}"]
     assert main(["embed", *args, "--strict=true"]) == 2
     error = capsys.readouterr().err
     assert f"{tmp_path / 'i' / 'a' / '3.png'} cannot be decoded" in error
@@ -120,17 +152,26 @@ def test_corrupt_files_stop_strict_embed_or_are_skipped_by_name(
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--backbone=RUN"], "images"),
-        (["IMAGES", "--output=f.npz"], "backbone"),
-        (["IMAGES", "--backbone=RUN"], "output"),
-        (["absent", "--backbone=RUN", "--output=f.npz"], "no folder absent"),
-        (["RUN", "--backbone=RUN", "--output=f.npz"], "no images in"),
-        (["IMAGES", "--backbone=absent", "--output=f.npz"], "absent: no such checkpoint"),
-        (["IMAGES", "--backbone=RUN", "--output=f.csv"], "must end with .npz or .parquet"),
-        (["IMAGES", "--backbone=RUN", "--output=f.npz", "--batch_size=0"], "batch_size"),
-        (["IMAGES", "--backbone=RUN", "--output=f.npz", "--layer=conv1"], "layer"),
-        (["IMAGES", "--backbone=x.safetensors", "--output=f.npz", "--layer=hidden"], "has the backbone only"),
-        (["IMAGES", "--backbone=RUN", "--output=RUN/config.yaml/f.npz"], "cannot be written"),
+        (["--weights=RUN"], "images"),
+        (["IMAGES", "--output=f.npz"], "give --weights"),
+        (["IMAGES", "--weights=RUN"], "output"),
+        (["absent", "--weights=RUN", "--output=f.npz"], "no folder absent"),
+        (["RUN", "--weights=RUN", "--output=f.npz"], "no images in"),
+        (["IMAGES", "--weights=absent", "--output=f.npz"], "absent: no such checkpoint"),
+        (["IMAGES", "--weights=RUN", "--output=f.csv"], "must end with .npz or .parquet"),
+        (["IMAGES", "--weights=RUN", "--output=f.npz", "--batch_size=0"], "batch_size"),
+        (["IMAGES", "--weights=RUN", "--output=f.npz", "--layer=conv1"], "layer"),
+        (["IMAGES", "--weights=x.safetensors", "--output=f.npz", "--layer=hidden"], "has the backbone only"),
+        (["IMAGES", "--weights=RUN", "--output=RUN/config.yaml/f.npz"], "cannot be written"),
+        (["IMAGES", "--encoder=ResNet", "--output=f.npz"], "has random weights: give some with --weights"),
+        (
+            ["IMAGES", "--encoder=ResNet", "--encoder.width=4", "--weights=RUN", "--output=f.npz"],
+            "--encoder requires --views.size, --views.mean, --views.std",
+        ),
+        (
+            ["IMAGES", "--encoder=ResNet", "--output=f.npz", "--layer=hidden"],
+            "--encoder has the backbone only",
+        ),
     ],
 )
 def test_embed_reports_invalid_input_in_one_line(images, tiny_run, capsys, args, words):
@@ -150,14 +191,14 @@ def test_a_process_without_a_batch_embeds_nothing(tiny_run, tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_missing_device_is_reported_in_one_line(images, tiny_run, capsys):
-    args = [f"--backbone={tiny_run}", "--output=f.npz", "--device=cuda"]
+    args = [f"--weights={tiny_run}", "--output=f.npz", "--device=cuda"]
     assert main(["embed", str(images), *args]) == 2
     assert capsys.readouterr().err == "ssl-vision embed: --device cuda: there is no CUDA device\n"
 
 
 def test_parquet_without_pyarrow_names_the_extra(images, tiny_run, monkeypatch, capsys):
     monkeypatch.setattr("ssl_vision.optional.installed", lambda name: False)
-    assert main(["embed", str(images), f"--backbone={tiny_run}", "--output=f.parquet"]) == 2
+    assert main(["embed", str(images), f"--weights={tiny_run}", "--output=f.parquet"]) == 2
     assert "pip install 'ssl_vision[parquet]'" in capsys.readouterr().err
 
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 
 import pytest
+import timm
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
@@ -112,7 +113,7 @@ def test_load_encoder_takes_a_run_a_checkpoint_and_an_export(tiny_run, tmp_path,
         "class_path": "ssl_vision.encoders.ResNet",
         "init_args": {"depth": 18, "width": 4, "stem": "small", "in_channels": 3},
     }
-    assert (description.size, description.decoded_size, description.mean) == (16, 16, (0.3054,) * 3)
+    assert (description.size, description.decoded_size, description.mean) == (16, 8, (0.3054,) * 3)
 
 
 def test_default_output_is_in_run_directory(tiny_run, tmp_path, capsys):
@@ -179,7 +180,7 @@ def test_model_card_states_labels_and_pretrained_weights(tiny_run, encoder, obje
     options = checkpoint.config["model"]["init_args"]
     options["encoder"]["init_args"] |= encoder
     options["objective"] = objective
-    text = card(checkpoint, given, [], snippet="", checked="", versions={})
+    text = card(given, [], source=checkpoint, snippet="", checked="", versions={})
     assert text.splitlines()[0].endswith(title)
     assert f"| initial weights | {start} |" in text
 
@@ -198,15 +199,35 @@ def test_model_card_omits_evaluation_of_other_epoch(tiny_run, tmp_path, capsys):
     assert "This checkpoint has not been evaluated" in card
 
 
+@pytest.mark.parametrize("form", ["safetensors", "timm"])
+def test_an_encoder_with_weights_is_exported(form, tmp_path, monkeypatch, capsys):
+    name, options = "vit_tiny_patch16_224", {"depth": 1, "img_size": 16, "patch_size": 8}
+    network = timm.create_model(name, num_classes=3, **options).eval()
+    torch.save({"model": network.state_dict()}, tmp_path / "w.pth")
+    file, flags = tmp_path / "x.safetensors", ["--encoder.img_size=16", f"--weights={tmp_path / 'w.pth'}"]
+    flags += [f"--encoder.dict_kwargs.{key}={options[key]}" for key in ("depth", "patch_size")]
+    command = ["export", f"--encoder=timm/{name}", *flags, f"--format={form}", f"--output={file}"]
+    assert main(command) == 0
+    used = f"{name} with weights of w.pth: 18 tensors below model:; head left out"
+    assert used in capsys.readouterr().out
+    card = (tmp_path / "x.safetensors.md").read_text()
+    assert f"| weights | {used} |" in card
+    assert str(tmp_path) not in card
+    (code,) = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(code, names)
+    network.reset_classifier(0)
+    torch.testing.assert_close(names["backbone"](X), network(X), atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("columns", [32, 31])
 def test_export_with_wrong_features_is_removed(columns, tiny_run, tmp_path, monkeypatch, capsys):
-    def load(path, description):
-        return lambda images: torch.zeros(len(images), columns)
-
-    wrong = formats.FORMATS["safetensors"]._replace(load=load)
+    code = f"import torch\n\ndef backbone(images):\n    return torch.zeros(len(images), {columns})"
+    wrong = formats.FORMATS["safetensors"]._replace(snippet=lambda name, given: code)
     monkeypatch.setitem(formats.FORMATS, "safetensors", wrong)
     assert main(["export", str(tiny_run), "--output", str(tmp_path / "it.safetensors")]) == 2
-    assert "differ from those of the run's network" in capsys.readouterr().err
+    assert "differ from those of the encoder" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -236,10 +257,15 @@ def test_unchecked_export_is_reported_as_not_checked(tiny_run, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ([], "checkpoint"),
+        ([], "give a checkpoint or a run directory first, or --encoder with --weights"),
+        (["RUN", "--encoder=ResNet", "--weights=RUN", "--output=x.safetensors"], "replaces the checkpoint"),
+        (["--encoder=ResNet", "--weights=RUN"], "--encoder requires --output"),
         (["absent.ckpt"], "absent.ckpt: no such checkpoint"),
         (["RUN", "--format=keras"], "keras"),
-        (["RUN", "--format=torchvision"], "ResNets of width 64, but this one has width 4"),
+        (
+            ["RUN", "--format=torchvision"],
+            "for ResNets of width 64 for images with 3 channels, not for one of width 4",
+        ),
         (["RUN", "--format=timm"], "ResNets of width 64"),
         (["RUN", "--output=it.pt"], "must end with .safetensors"),
         (["RUN", "--output=RUN/x.safetensors"], "is a directory"),

@@ -91,7 +91,7 @@ def test_uploaded_encoder_loads_with_same_features_also_offline(hub, tiny_run, t
             "init_args": {"depth": 18, "width": 4, "stem": "small", "in_channels": 3},
         },
         "size": 16,
-        "decoded_size": 16,
+        "decoded_size": 8,
         "mean": [0.3054] * 3,
         "std": [0.3755] * 3,
         "pixel_range": None,
@@ -171,7 +171,7 @@ def test_embed_and_initial_checkpoint_accept_an_address(hub, exported, tmp_path,
     Image.new("RGB", (20, 20), (200, 90, 30)).save(tmp_path / "images" / "a.png")
     monkeypatch.chdir(tmp_path)
     for path, output in [(ADDRESS, "theirs.npz"), (str(exported), "ours.npz")]:
-        assert main(["embed", "images", "--backbone", path, "--output", output]) == 0
+        assert main(["embed", "images", "--weights", path, "--output", output]) == 0
     assert (tmp_path / "theirs.npz").read_bytes() == (tmp_path / "ours.npz").read_bytes()
 
     frozen = ["--model.optimizer.lr=0", "--trainer.max_epochs=1"]
@@ -180,7 +180,7 @@ def test_embed_and_initial_checkpoint_accept_an_address(hub, exported, tmp_path,
     backbone = ssl_vision.load_encoder("runs/further")
     assert torch.equal(backbone.conv1.weight, load_file(exported)["conv1.weight"])
     assert f"initial_checkpoint: {ADDRESS}" in (tmp_path / "runs" / "further" / "config.yaml").read_text()
-    assert main(["embed", "images", f"--backbone={ADDRESS}", "--output=x.npz", "--layer=projector"]) == 2
+    assert main(["embed", "images", f"--weights={ADDRESS}", "--output=x.npz", "--layer=projector"]) == 2
     assert one_line_error(capsys) == (
         f"ssl-vision embed: {ADDRESS} has the backbone only: --layer projector takes a run or a checkpoint"
     )
@@ -215,7 +215,8 @@ def test_initial_checkpoint_accepts_timm_repository(hub):
     hub.add("timm/resnet18", {"config.json": b"{}", "model.safetensors": save(state)})
     model = SimCLR(encoder=resnet(stem="imagenet"))
     message = start_from(model, "hf://timm/resnet18")
-    assert message == "backbone from hf://timm/resnet18; the projection head is initialised randomly"
+    used = "backbone from hf://timm/resnet18 (120 tensors; fc left out)"
+    assert message == f"{used}; the projection head is initialised randomly"
     assert torch.equal(model.backbone.state_dict()["layer4.1.conv2.weight"], state["layer4.1.conv2.weight"])
     with pytest.raises(InputError, match=r"hf://timm/resnet18: .* must match the file"):
         start_from(SimCLR(encoder=resnet(depth=34)), "hf://timm/resnet18")
@@ -259,7 +260,7 @@ def test_invalid_repository_is_reported_in_one_line(hub, exported, tmp_path, cap
     assert str(tmp_path) not in str(error.value)
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a.png").write_bytes(b"")
-    args = ["embed", str(tmp_path / "images"), "--backbone", ADDRESS, "--output", str(tmp_path / "x.npz")]
+    args = ["embed", str(tmp_path / "images"), "--weights", ADDRESS, "--output", str(tmp_path / "x.npz")]
     assert main(args) == 2
     assert words in one_line_error(capsys)
     assert not ran.exists()

@@ -389,7 +389,7 @@ GOOD = {
         "InfoNCE",
     ],
     "export": ["export", "{here}/runs/a", "--output={here}/out/b.safetensors"],
-    "embed": ["embed", "{here}/images", "--backbone={here}/b.safetensors", "--output={here}/out/f.npz"],
+    "embed": ["embed", "{here}/images", "--weights={here}/b.safetensors", "--output={here}/out/f.npz"],
     "doctor": ["doctor"],
 }
 """A good command line of each command but fit."""
@@ -586,7 +586,7 @@ AGAIN = {
     "validate": GOOD["validate"],
     "evaluate": [*GOOD["evaluate"], "--protocol=check"],
     "export": GOOD["export"],
-    "embed": ["embed", "{here}/images", "--backbone={here}/runs/a", "--output={here}/out/f.npz"],
+    "embed": ["embed", "{here}/images", "--weights={here}/runs/a", "--output={here}/out/f.npz"],
 }
 
 

@@ -508,7 +508,7 @@ DATA = [
     ),
     Case(
         "a corrupt file to embed",
-        "embed {here}/images --backbone={run} --output={here}/f.npz --strict=true",
+        "embed {here}/images --weights={run} --output={here}/f.npz --strict=true",
         r"{here}/images/a/x\.png cannot be decoded .*",
         with_file("a/x.png", b"no image"),
     ),
@@ -607,7 +607,7 @@ READERS = {
     "validate": f"validate {TINY_RUN_CONFIG} --ckpt_path={{here}}/other.ckpt",
     "evaluate": "evaluate {here}/other.ckpt",
     "export": "export {here}/other.ckpt",
-    "embed": "embed {here}/images --backbone={here}/other.ckpt --output={here}/f.npz",
+    "embed": "embed {here}/images --weights={here}/other.ckpt --output={here}/f.npz",
 }
 
 
@@ -736,13 +736,13 @@ CHECKPOINTS = [
     Case("no checkpoint", "export", r".*checkpoint.*"),
     Case(
         "an export that is none",
-        "embed {here}/images --backbone={here}/b.safetensors --output={here}/f.npz",
+        "embed {here}/images --weights={here}/b.safetensors --output={here}/f.npz",
         r"{here}/b\.safetensors: not a readable safetensors file",
         lambda here, run: (images(here), (here / "b.safetensors").write_bytes(b"x" * 99)),
     ),
     Case(
         "features of another form",
-        "embed {here}/images --backbone={run} --output={here}/f.csv",
+        "embed {here}/images --weights={run} --output={here}/f.csv",
         r"--output {here}/f\.csv must end with \.npz or \.parquet",
         lambda here, run: images(here),
     ),

@@ -28,7 +28,7 @@ COMMANDS = {
     "validate": ["validate", *TINY_RUN_CONFIG, "--runs_dir=HERE/runs", "--name=run", "--ckpt_path=FILE"],
     "evaluate": ["evaluate", "FILE"],
     "export": ["export", "FILE"],
-    "embed": ["embed", "HERE/images", "--backbone=FILE", "--output=HERE/f.npz"],
+    "embed": ["embed", "HERE/images", "--weights=FILE", "--output=HERE/f.npz"],
 }
 
 

@@ -12,7 +12,7 @@ from ssl_vision.runs.weights import load_encoder_weights, read_weights
 
 
 def load(encoder, path):
-    load_encoder_weights(encoder, read_weights(path, option="--weights"), path, options="--encoder")
+    return load_encoder_weights(encoder, read_weights(path, option="--weights"), path, options="--encoder")
 
 
 def random_state(encoder, prefix=""):
@@ -20,7 +20,7 @@ def random_state(encoder, prefix=""):
     return {f"{prefix}{name}": torch.rand_like(value.float()) for name, value in encoder.state_dict().items()}
 
 
-@pytest.mark.parametrize("key", [None, "state_dict", "model", "teacher"])
+@pytest.mark.parametrize("key", [None, "state_dict", "state_dict_ema", "model", "teacher"])
 @pytest.mark.parametrize(
     "prefix",
     [
@@ -32,6 +32,12 @@ def random_state(encoder, prefix=""):
         "module.backbone.",
         "_orig_mod.",
         "model.backbone.",
+        "module.base_encoder.",
+        "_orig_mod.module.",
+        "backbone._orig_mod.",
+        "_forward_module.",
+        "teacher.backbone.",
+        "student.",
     ],
 )
 def test_checkpoints_with_common_keys_and_prefixes_load(key, prefix, tmp_path):
@@ -46,6 +52,35 @@ def test_checkpoints_with_common_keys_and_prefixes_load(key, prefix, tmp_path):
     load(encoder, tmp_path / "x.pth")
     for name, value in encoder.state_dict().items():
         torch.testing.assert_close(value, state[prefix + name].to(value.dtype))
+
+
+def test_moving_averages_and_teachers_are_preferred_and_named(tmp_path):
+    encoder = ResNet(width=4)
+    average, other = random_state(encoder), random_state(encoder)
+    torch.save({"state_dict": other, "state_dict_ema": average, "epoch": 3}, tmp_path / "timm.pth")
+    assert load(encoder, tmp_path / "timm.pth") == "120 tensors below state_dict_ema:; state_dict left out"
+    torch.testing.assert_close(encoder.state_dict()["conv1.weight"], average["conv1.weight"])
+    names = {
+        "student.backbone.": other,
+        "teacher.backbone.": average,
+        "teacher.dino_head.": {"x": other["bn1.bias"]},
+    }
+    state = {f"{prefix}{name}": value for prefix, part in names.items() for name, value in part.items()}
+    torch.save({"model": state}, tmp_path / "dino.pth")
+    used = load(encoder, tmp_path / "dino.pth")
+    assert used == "120 tensors below model:teacher.backbone.; dino_head, student left out"
+
+
+@pytest.mark.parametrize("source", [lambda: timm.create_model("resnet18"), lambda: ResNet(stem="imagenet")])
+def test_a_sequential_of_a_resnet_loads(source, tmp_path):
+    network, encoder = source(), ResNet(stem="imagenet")
+    numbered = nn.Sequential(*list(network.children())[:-1])
+    torch.save({"state_dict": random_state(numbered, "backbone.")}, tmp_path / "x.pth")
+    state = torch.load(tmp_path / "x.pth")["state_dict"]
+    assert load(encoder, tmp_path / "x.pth").endswith("tensors below state_dict:backbone.")
+    torch.testing.assert_close(encoder.conv1.weight.data, state["backbone.0.weight"])
+    last = [value for name, value in state.items() if name.endswith("1.bn2.bias")][-1]
+    torch.testing.assert_close(encoder.layer4[1].bn2.bias.data, last)
 
 
 def test_weights_without_num_batches_tracked_load(tmp_path):
@@ -86,7 +121,8 @@ def test_timm_resamples_the_position_embeddings_of_a_transformer(tmp_path):
         name, img_size=96, num_classes=0, pretrained=True, pretrained_cfg_overlay=published, **options
     ).eval()
     encoder = Timm(name, img_size=96, **options)
-    load(encoder, tmp_path / "x.pth")
+    used = load(encoder, tmp_path / "x.pth")
+    assert used == "30 tensors; pos_embed resized from (1, 17, 192) to (1, 37, 192); head left out"
     images = torch.rand(1, 3, 96, 96)
     with torch.no_grad():
         torch.testing.assert_close(encoder.eval()(images), expected(images))

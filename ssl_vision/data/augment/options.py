@@ -35,7 +35,7 @@ class ViewOptions:
         mean: Means of the channels, for pixels in [0, 1], one for each channel of the images. If there are
             not three, `saturation`, `hue` and `grayscale`, which are defined for red, green and blue, must be
             0, and `contrast` changes each channel about its own mean, not about that of the gray image.
-        std: Standard deviations of the channels.
+        std: Standard deviations of the channels, likewise.
         compile: Compile the augmentation for training. The first batch takes some seconds, later ones are
             faster; results differ only by rounding. Requires Triton on a CUDA device and a C++ compiler on a
             CPU. "auto": on CUDA devices where a compiler works, not on a CPU.
@@ -80,13 +80,13 @@ class ViewOptions:
             value = getattr(self, name)
             if not 0 <= value <= top or value == math.inf:
                 raise InputError(f"views.{name} must lie in [0, {top:g}], not {value}")
-        if not self.mean or not all(map(math.isfinite, self.mean)):
-            raise InputError(f"views.mean must be finite numbers, one for each channel, not {self.mean}")
+        if not self.mean or not all(0 <= mean <= 1 for mean in self.mean):
+            raise InputError(f"views.mean must be one number in [0, 1] for each channel, not {self.mean}")
         if len(self.mean) != len(self.std):
             counts = f"{len(self.mean)} and {len(self.std)}"
             raise InputError(f"views.mean must have as many numbers as views.std, not {counts}")
-        if not all(0 < std < math.inf for std in self.std):
-            raise InputError(f"views.std must be numbers above 0, not {self.std}")
+        if not all(0 < std <= 1 for std in self.std):
+            raise InputError(f"views.std must be above 0 and at most 1, for pixels in [0, 1], not {self.std}")
         colour = [name for name in ("saturation", "hue", "grayscale") if getattr(self, name) > 0]
         if self.channels != 3 and colour:
             raise InputError(
