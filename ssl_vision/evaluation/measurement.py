@@ -7,10 +7,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
+from torch import Tensor
+
 import ssl_vision.evaluation
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.splits import Labels, Pixels, Splits
-from ssl_vision.metrics.rows import Features
+from ssl_vision.metrics.rows import (
+    UNLABELLED,
+    Features,
+    LazyRows,
+    check_features,
+    checked_labels,
+    select,
+)
 
 MOST_EPOCHS = 100_000
 """Maximum number of epochs of a classifier; published protocols have at most 500."""
@@ -181,6 +190,63 @@ def classification(source: Source, splits: Splits, share: Labels = "all") -> dic
         "test_labels": splits.images["test"].labels.to(queries.device),
         "num_classes": len(splits.images["train"].classes),
     }
+
+
+def labelled_splits(
+    train_features: Features | Sequence[Features],
+    train_labels: Tensor,
+    test_features: Features,
+    test_labels: Tensor,
+    num_classes: int,
+) -> tuple[tuple[list[Features], Tensor], tuple[Features, Tensor]]:
+    """Check both splits, and return the labelled rows of each, as `labelled_rows` does.
+
+    Args:
+        train_features: features (N, F), or one such entry for each view of the train images.
+        train_labels: labels (N,).
+        test_features: features (M, F).
+        test_labels: labels (M,).
+        num_classes: number of classes.
+
+    Returns:
+        The rows of each train view with their labels, and the rows of test with their labels.
+    """
+    views: list[Features] = (
+        [train_features] if isinstance(train_features, Tensor | LazyRows) else list(train_features)
+    )
+    if not views:
+        raise ValueError("train_features: there are none")
+    train = [labelled_rows(view, train_labels, num_classes, "train") for view in views]
+    test = labelled_rows(test_features, test_labels, num_classes, "test")
+    if any(rows.shape[1] != test[0].shape[1] or rows.device != test[0].device for rows, _ in train):
+        raise ValueError(
+            f"train_features {tuple(views[0].shape)} on {views[0].device}, "
+            f"test_features {tuple(test_features.shape)} on {test_features.device}: "
+            "expected as many columns, on one device"
+        )
+    return ([rows for rows, _ in train], train[0][1]), test
+
+
+def labelled_rows(
+    features: Features, labels: Tensor, num_classes: int, split: str
+) -> tuple[Features, Tensor]:
+    """Check a split, and return its labelled rows, float32 (n, F), and labels, int64 (n,)."""
+    check_features(features, f"{split}_features")
+    labels = checked_labels(labels, len(features), f"{split}_labels")
+    keep = labels != UNLABELLED
+    rows, targets = select(features, keep), labels[keep]
+    if isinstance(rows, Tensor):
+        rows = rows.detach().float()
+    if len(rows) == 0:
+        raise ValueError(f"{split}_labels: none of the {len(labels)} rows is labelled")
+    low, high = int(targets.min()), int(targets.max())
+    if low < 0 or high >= num_classes:
+        raise ValueError(
+            f"{split}_labels: expected -1 to {num_classes - 1} for {num_classes=}, got {low} to {high}"
+        )
+    if isinstance(rows, Tensor) and not rows.isfinite().all():
+        raise ValueError(f"{split}_features: some of the {tuple(features.shape)} values are not finite")
+    return rows, targets
 
 
 def about_training(rule: Any, *, labels: Labels) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""Linear probe, a linear classifier on frozen features."""
+"""Linear probes: with one learning rate, with the best of a grid, and trained along with the backbone."""
 
 import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal, NamedTuple
 
 import torch
@@ -19,31 +20,25 @@ from ssl_vision.evaluation.measurement import (
     about_training,
     check_options,
     classification,
+    labelled_rows,
+    labelled_splits,
     labels_text,
     measurement,
 )
-from ssl_vision.evaluation.splits import SHARES, Labels, Splits
+from ssl_vision.evaluation.splits import SHARES, Labels, Splits, stratified
 from ssl_vision.metrics.precision import exact_float32
-from ssl_vision.metrics.rows import (
-    UNLABELLED,
-    Features,
-    LazyRows,
-    check_features,
-    checked_labels,
-    parts,
-    select,
-)
+from ssl_vision.metrics.rows import Features, LazyRows, parts, select
 from ssl_vision.progress import tracked
 
 Schedule = Literal["constant", "cosine"]
 Optimizer = Literal["sgd", "nesterov", "adam"]
 Augmentation = Literal["none", "crop", "pretraining"]
 
-_BETAS, _EPSILON = (0.9, 0.999), 1e-8
-"""Usual coefficients of Adam."""
-
 _NOT_TRAINED = 0.1
 """A probe is not trained if the nearest class mean is more accurate by this much on the training images."""
+
+_ROWS = 4096
+"""Maximum number of rows whose logits are computed at a time for an accuracy."""
 
 describe(
     "linear_top1",
@@ -55,6 +50,30 @@ describe(
     needs=("labels",),
     note="This is the share of images that a linear layer on frozen features classifies correctly.",
     order=30,
+)
+
+describe(
+    "grid_top1",
+    title="grid",
+    long_title="linear top-1 of the best of a grid",
+    unit="%",
+    direction="higher",
+    sections=("table",),
+    needs=("labels",),
+    note="This is linear accuracy at the best of many learning rates, chosen on held-out train images.",
+    order=40,
+)
+
+describe(
+    "online_top1",
+    title="online",
+    long_title="online linear top-1",
+    unit="%",
+    direction="higher",
+    sections=("table", "curves", "summary"),
+    needs=("labels",),
+    note="This is the share of images that a layer trained along with the backbone classifies correctly.",
+    order=70,
 )
 
 
@@ -127,10 +146,9 @@ class Linear(ProbeRule, Measurement):
             network = source.trained_network
             if network is None:
                 return
-            plainer = self.augmentation == "crop"
-            views = network.augmented(source.layers, self.views, plainer=plainer)[source.layer]
-            options["train_features"] = views
-            augmentations = f"{self.augmentation}, {len(views)} views"
+            views = network.augmented(source.layers, self.views, plainer=self.augmentation == "crop")
+            options["train_features"] = views[source.layer]
+            augmentations = f"{self.augmentation}, {len(views[source.layer])} views"
         probe = linear_probe(**options, rule=self, seed=seed)
         if probe.train_top1 < probe.means_top1 - _NOT_TRAINED:
             print(
@@ -143,6 +161,98 @@ class Linear(ProbeRule, Measurement):
         about = about_training(self, labels=self.labels) | {"augmentation": augmentations}
         about |= {"lr": self.lr, "weight_decay": self.weight_decay}
         yield Value("linear_top1", probe.test_top1, about)
+
+
+@dataclass(frozen=True)
+class GridRule:
+    """Options of training and selection; the default learning rates are those of DINOv2.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    lrs: tuple[float, ...] = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1)
+    weight_decays: tuple[float, ...] = (0.0,)
+    epochs: int = 100
+    momentum: float = 0.9
+    batch_size: int = 256
+    schedule: Schedule = "cosine"
+    held_out: float = 0.1
+    """Share of each class of the training images that is held out for the selection."""
+
+    def __post_init__(self) -> None:
+        check_options(
+            self,
+            lrs=bool(self.lrs) and all(lr > 0 for lr in self.lrs),
+            weight_decays=bool(self.weight_decays) and all(decay >= 0 for decay in self.weight_decays),
+            epochs=1 <= self.epochs <= MOST_EPOCHS,
+            momentum=0 <= self.momentum < 1,
+            batch_size=1 <= self.batch_size <= LARGEST_BATCH,
+            schedule=self.schedule in ("constant", "cosine"),
+            held_out=0 < self.held_out < 1,
+        )
+
+    @property
+    def members(self) -> list[tuple[float, float]]:
+        """Pairs (learning rate, weight decay) of the members; the weight decay changes fastest."""
+        return list(product(self.lrs, self.weight_decays))
+
+
+@measurement("grid")
+@dataclass(frozen=True)
+class Grid(GridRule, Measurement):
+    """Best linear layer of a grid, selected on held-out training images.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    labels: Labels = "all"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_options(self, labels=self.labels in ("all", *SHARES))
+
+    def __str__(self) -> str:
+        return (
+            f"grid: {self.epochs} epochs of SGD, the best of {len(self.members)} on "
+            f"{100 * self.held_out:g} % held out of train{labels_text(self.labels)}"
+        )
+
+    def measure(self, source: Source, splits: Splits, seed: int) -> Iterator[Value]:
+        """Top-1 accuracy of the chosen member."""
+        options = classification(source, splits, self.labels)
+        best = grid_probe(**options, rule=self, seed=seed)
+        if len(self.lrs) > 1 and best.lr in (min(self.lrs), max(self.lrs)):
+            grid = f"grid of {source.features} {source.layer}"
+            print(f"{grid}: the best rate, {best.lr:g}, is at the grid's end", file=sys.stderr)
+        about = about_training(self, labels=self.labels) | {"lr": best.lr, "weight_decay": best.weight_decay}
+        yield Value("grid_top1", best.test_top1, about)
+
+
+@measurement("online")
+@dataclass(frozen=True)
+class Online(Measurement):
+    """The linear layer that was trained along with the backbone (``--online_probe``); no baselines."""
+
+    required_layer = "backbone"
+
+    def __str__(self) -> str:
+        return "online: a linear layer trained along with the backbone, on augmented images"
+
+    def measure(self, source: Source, splits: Splits, seed: int) -> Iterator[Value]:
+        """Top-1 accuracy of the layer as training left it."""
+        network = source.trained_network
+        if network is None or source.layer != "backbone":
+            return
+        if network.online is None:
+            raise ValueError(f"the run has no --online_probe on {splits.data}")
+        layer = {name: tensor.to(network.device) for name, tensor in network.online.items()}
+        truth = splits.images["test"].labels.to(network.device)
+        x, y = labelled_rows(source.queries, truth, len(layer["bias"]), "test")
+        with exact_float32(x.device):
+            accuracy = float(top1(x, y, layer["weight"], layer["bias"]))
+        yield Value("online_top1", accuracy, {"bank": "pretrain"})
 
 
 class ProbeResult(NamedTuple):
@@ -172,12 +282,8 @@ def linear_probe(
 ) -> ProbeResult:
     """Train a linear layer on frozen features by softmax cross-entropy, and compute its test accuracy.
 
-    This is the linear evaluation of the MACL paper. The learning rate is constant or scaled by `scale_at`.
-    Features are used in float32, neither normalised nor standardised. Weight and bias start at zero. The
-    problem is convex, so only the order of the rows is random. A generator seeded with ``seed`` shuffles the
-    rows in each epoch, and the last batch may be smaller. The gradient is computed explicitly, G =
-    (softmax(XWᵀ + b) − Y)ᵀX / B, and the step is that of `torch.optim.SGD`, with or without Nesterov
-    momentum, or of `torch.optim.Adam`.
+    This is the linear evaluation of the MACL paper. Features are used in float32, neither normalised nor
+    standardised. The layer is trained by `train_heads`.
 
     Args:
         train_features: features of shape (N, F), or a sequence of them with one entry for each view of the
@@ -193,97 +299,140 @@ def linear_probe(
         ValueError: Shapes, types or devices do not fit, a value is not finite, a label is out of range, a
             split has no labelled row, or training diverged.
     """
-    views: list[Features] = (
-        [train_features] if isinstance(train_features, Tensor | LazyRows) else list(train_features)
-    )
-    if not views:
-        raise ValueError("train_features: there are none")
-    xs = [labelled_rows(view, train_labels, num_classes, "train") for view in views]
-    x, y = xs[0]
-    test_x, test_y = labelled_rows(test_features, test_labels, num_classes, "test")
-    if any(view.shape[1] != test_x.shape[1] or view.device != test_x.device for view, _ in xs):
-        raise ValueError(
-            f"train_features {tuple(views[0].shape)} on {x.device}, "
-            f"test_features {tuple(test_features.shape)} on {test_x.device}: "
-            "expected as many columns, on one device"
-        )
-    with exact_float32(x.device):
-        weight, bias = _train([view for view, _ in xs], y, num_classes, rule, seed)
+    (xs, y), test = labelled_splits(train_features, train_labels, test_features, test_labels, num_classes)
+    train = (xs[0], y)
+    with exact_float32(y.device):
+        weight, bias = (heads[0] for heads in train_heads(xs, y, num_classes, rule, seed=seed))
         if not (weight.isfinite().all() and bias.isfinite().all()):
             raise ValueError(f"lr: training diverged at {rule.lr}; lower it, or scale the features down")
-        means = top1(x, y, *nearest_mean(x, y, num_classes))
-        return ProbeResult(top1(test_x, test_y, weight, bias), top1(x, y, weight, bias), weight, bias, means)
+        test_top1, train_top1 = (float(top1(*rows, weight, bias)) for rows in (test, train))
+        means_top1 = float(top1(*train, *nearest_mean(*train, num_classes)))
+    return ProbeResult(test_top1, train_top1, weight, bias, means_top1)
+
+
+class GridResult(NamedTuple):
+    """The selected member of the grid, and the accuracies of the selection."""
+
+    test_top1: float
+    """Share of labelled test rows that the selected member classifies correctly, in [0, 1]."""
+    lr: float
+    weight_decay: float
+    held_out_top1: Tensor
+    """Accuracies in the order of `GridRule.members`, float64 of shape (G,); -1 if training diverged."""
+
+
+def grid_probe(
+    train_features: Features,
+    train_labels: Tensor,
+    test_features: Features,
+    test_labels: Tensor,
+    *,
+    num_classes: int,
+    rule: GridRule = GridRule(),
+    seed: int = 0,
+) -> GridResult:
+    """Train a grid of linear layers, select one on held-out training rows, and return its test accuracy.
+
+    As in DINOv2 (Oquab et al. 2023), all learning rates are trained at once. The held-out rows are
+    `stratified`. The best member is selected, the first one of equals. Only its test accuracy is computed, so
+    the test split does not affect the selection. The selected layer is not trained again with the held-out
+    rows.
+
+    Args:
+        train_features: features of shape (N, F). `LazyRows` are read batch by batch.
+        train_labels: integers from 0 to num_classes − 1, shape (N,); rows labelled -1 are ignored.
+        test_features: features of shape (M, F).
+        test_labels: integers of shape (M,), as ``train_labels``.
+        num_classes: number of classes C.
+        rule: grid and training options.
+        seed: seed of the held-out rows and of the order of rows.
+
+    Raises:
+        ValueError: Shapes, types or devices do not fit, a value is not finite, a label is out of range, a
+            split has no labelled row, no row is left to train on, or every member diverged.
+    """
+    ((x,), y), test = labelled_splits(train_features, train_labels, test_features, test_labels, num_classes)
+    validation = stratified(y, rule.held_out, seed=seed).to(x.device)
+    validation &= y.bincount()[y] > 1  # the only row of a class is trained on
+    if not validation.any():
+        raise ValueError(f"train_labels: {len(y)} labelled rows are too few to hold some out")
+    with exact_float32(x.device):
+        weight, bias = train_heads([select(x, ~validation)], y[~validation], num_classes, rule, seed=seed)
+        finite = weight.isfinite().all(dim=(1, 2)) & bias.isfinite().all(dim=1)  # type: ignore[call-overload]
+        held_out = top1(select(x, validation), y[validation], weight, bias).where(finite, -1.0)
+        if not finite.any():
+            raise ValueError(f"lrs: training diverged at all of {rule.lrs}; lower them")
+        best = int((held_out == held_out.max()).nonzero()[0])
+        test_top1 = float(top1(*test, weight[best], bias[best]))
+    return GridResult(test_top1, *rule.members[best], held_out.cpu())
+
+
+def train_heads(
+    views: Sequence[Features], y: Tensor, num_classes: int, rule: ProbeRule | GridRule, *, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Train all members of a rule at once by softmax cross-entropy, and return (G, C, F) and (G, C).
+
+    Weights and biases start at zero. The problem is convex, so only the order of the rows is random. A
+    generator seeded with ``seed`` shuffles the rows in each epoch, and the last batch may be smaller. All
+    members use the same rows at each step, so a step is one product of (B, F) and (F, C·G) for the logits,
+    and one of (C·G, B) and (B, F) for the gradients (softmax(XWᵀ + b) − Y)ᵀX / B. The step of one probe is
+    that of `torch.optim`. The members of a grid take the step of `torch.optim.SGD` together, in half the time
+    of its parameter groups.
+
+    Args:
+        views: features, float32 of shape (N, F), for each view of the images; the epochs use them in turn.
+        y: class numbers from 0 to num_classes − 1, int64 of shape (N,).
+        num_classes: number of classes C.
+        rule: training options of one probe or of a grid.
+        seed: seed of the order of rows.
+    """
+    # Rows of the weight are sorted by class, then by member, which makes a softmax over dim 1 faster.
+    device = views[0].device
+    members = rule.members if isinstance(rule, GridRule) else [(rule.lr, rule.weight_decay)]
+    lrs, decays = torch.tensor(members, device=device).repeat(num_classes, 1).T.unsqueeze(-1)
+    weight = torch.zeros(num_classes * len(members), views[0].shape[1], device=device)
+    bias = torch.zeros(len(weight), 1, device=device)
+    gradients = weight.grad, bias.grad = torch.zeros_like(weight), torch.zeros_like(bias)
+    optimizer = _optimizer([weight, bias], rule) if isinstance(rule, ProbeRule) else None
+    momentum = 0.0 if optimizer else rule.momentum  # a grid accumulates it in the gradients
+    generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device sees one order
+    per_epoch = math.ceil(len(y) / rule.batch_size)
+    title = "linear probe" if len(members) == 1 else f"probe grid of {len(members)}"
+    for epoch in tracked(range(rule.epochs), title, unit="epochs"):
+        x = views[epoch % len(views)]
+        order = torch.randperm(len(y), generator=generator).to(device)
+        for step, batch in enumerate(order.split(rule.batch_size), start=epoch * per_epoch):
+            rows = x[batch] if isinstance(x, LazyRows) else x.index_select(0, batch)  # faster than x[batch]
+            logits = torch.addmm(bias.T, rows, weight.T).view(len(batch), num_classes, -1)
+            error = logits.squeeze(2).softmax(dim=1).view_as(logits)  # fastest over the last dimension
+            targets = y[batch, None, None].expand(-1, 1, len(members))
+            error.scatter_add_(1, targets, error.new_full((1, 1, 1), -1.0).expand(targets.shape))
+            error = error.div_(len(batch)).view(len(batch), -1)
+            gradients[0].addmm_(error.T, rows, beta=momentum)
+            gradients[1].mul_(momentum).add_(error.sum(dim=0)[:, None])
+            scale = scale_at(rule.schedule, step, rule.epochs * per_epoch)
+            if optimizer:
+                optimizer.param_groups[0]["lr"] = members[0][0] * scale
+                optimizer.step()
+                continue
+            for parameter, gradient in zip((weight, bias), gradients, strict=True):
+                if any(decay for _, decay in members):
+                    gradient.addcmul_(decays, parameter)
+                parameter.addcmul_(lrs * scale, gradient, value=-1)
+    return weight.view(num_classes, len(members), -1).transpose(0, 1), bias.view(num_classes, -1).T
+
+
+def _optimizer(parameters: list[Tensor], rule: ProbeRule) -> torch.optim.Optimizer:
+    decay, momentum = rule.weight_decay, rule.momentum
+    if rule.optimizer == "adam":
+        return torch.optim.Adam(parameters, weight_decay=decay, fused=True)
+    nesterov = rule.optimizer == "nesterov" and momentum > 0
+    return torch.optim.SGD(parameters, momentum=momentum, weight_decay=decay, nesterov=nesterov)
 
 
 def scale_at(schedule: Schedule, step: int, steps: int) -> float:
     """Return the factor of the learning rate: 1, or (1 + cos(π step / steps)) / 2 for a cosine schedule."""
     return 1.0 if schedule == "constant" else (1 + math.cos(math.pi * step / steps)) / 2
-
-
-def labelled_rows(
-    features: Features, labels: Tensor, num_classes: int, split: str
-) -> tuple[Features, Tensor]:
-    """Check a split, and return its labelled rows, float32 (n, F), and labels, int64 (n,)."""
-    check_features(features, f"{split}_features")
-    labels = checked_labels(labels, len(features), f"{split}_labels")
-    keep = labels != UNLABELLED
-    rows, targets = select(features, keep), labels[keep]
-    if isinstance(rows, Tensor):
-        rows = rows.detach().float()
-    if len(rows) == 0:
-        raise ValueError(f"{split}_labels: none of the {len(labels)} rows is labelled")
-    low, high = int(targets.min()), int(targets.max())
-    if low < 0 or high >= num_classes:
-        raise ValueError(
-            f"{split}_labels: expected -1 to {num_classes - 1} for {num_classes=}, got {low} to {high}"
-        )
-    if isinstance(rows, Tensor) and not rows.isfinite().all():
-        raise ValueError(f"{split}_features: some of the {tuple(features.shape)} values are not finite")
-    return rows, targets
-
-
-def _train(
-    views: Sequence[Features], y: Tensor, num_classes: int, rule: ProbeRule, seed: int
-) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device sees one order
-    x = views[0]
-    weight = torch.zeros(num_classes, x.shape[1], device=x.device)
-    bias = torch.zeros(num_classes, device=x.device)
-    momenta = (torch.zeros_like(weight), torch.zeros_like(bias))
-    squares = (torch.zeros_like(weight), torch.zeros_like(bias))
-    steps, step = rule.epochs * math.ceil(len(x) / rule.batch_size), 0
-    for epoch in tracked(range(rule.epochs), "linear probe", unit="epochs"):
-        x = views[epoch % len(views)]
-        order = torch.randperm(len(x), generator=generator).to(x.device)
-        for batch in torch.split(order, rule.batch_size):
-            rows = x[batch]
-            error = torch.addmm(bias, rows, weight.T).softmax(dim=1)
-            error.scatter_add_(1, y[batch, None], error.new_full((len(batch), 1), -1.0)).div_(len(batch))
-            lr = rule.lr * scale_at(rule.schedule, step, steps)
-            gradients = (error.T @ rows, error.sum(dim=0))
-            for parameter, momentum, square, gradient in zip(
-                (weight, bias), momenta, squares, gradients, strict=True
-            ):
-                if rule.weight_decay:
-                    gradient.add_(parameter, alpha=rule.weight_decay)
-                if rule.optimizer == "adam":
-                    _adam(parameter, momentum, square, gradient, lr, step + 1)
-                    continue
-                momentum.mul_(rule.momentum).add_(gradient)
-                if rule.optimizer == "nesterov":
-                    parameter.sub_(gradient.add_(momentum, alpha=rule.momentum), alpha=lr)
-                else:
-                    parameter.sub_(momentum, alpha=lr)
-            step += 1
-    return weight, bias
-
-
-def _adam(parameter: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, lr: float, step: int) -> None:
-    """Compute step number ``step``, counted from 1, of `torch.optim.Adam`."""
-    mean.lerp_(gradient, 1 - _BETAS[0])
-    square.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
-    root = (square / (1 - _BETAS[1] ** step)).sqrt_().add_(_EPSILON)
-    parameter.addcdiv_(mean, root, value=-lr / (1 - _BETAS[0] ** step))
 
 
 def nearest_mean(x: Features, y: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
@@ -297,7 +446,21 @@ def nearest_mean(x: Features, y: Tensor, num_classes: int) -> tuple[Tensor, Tens
     return means.nan_to_num(), bias.where(counts[:, 0] > 0, -math.inf)
 
 
-def top1(x: Features, y: Tensor, weight: Tensor, bias: Tensor) -> float:
-    """Compute the accuracy of weight (C, F) and bias (C,) on rows x (n, F) with classes y (n,)."""
-    right = [torch.addmm(bias, x[part], weight.T).argmax(dim=1) == y[part] for part in parts(x)]
-    return torch.cat(right).double().mean().item()
+def top1(x: Features, y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Compute the accuracy of linear layers on labelled rows.
+
+    Args:
+        x: features, shape (n, F).
+        y: class numbers, shape (n,).
+        weight: weights, shape (…, C, F).
+        bias: biases, shape (…, C).
+
+    Returns:
+        Accuracies, float64 of shape (…).
+    """
+    flat_weight, flat_bias = weight.flatten(0, -2).T, bias.flatten()
+    right = torch.zeros(bias.shape[:-1].numel(), dtype=torch.float64, device=bias.device)
+    for part in parts(x, most=_ROWS):
+        logits = torch.addmm(flat_bias, x[part], flat_weight).view(-1, len(right), bias.shape[-1])
+        right += (logits.argmax(dim=2) == y[part, None]).sum(dim=0)
+    return right.view(bias.shape[:-1]) / len(y)

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssl_vision.evaluation.grid import GridRule, grid_probe, train_grid
-from ssl_vision.evaluation.probe import ProbeRule, linear_probe
+from ssl_vision.evaluation.probe import GridRule, ProbeRule, grid_probe, linear_probe, train_heads
 from ssl_vision.evaluation.splits import stratified
 
 
@@ -24,7 +23,7 @@ TRAIN, TEST = blobs(0), blobs(1)
 @pytest.mark.parametrize("decays", [(0.0,), (0.0, 0.05)])
 def test_each_member_matches_probe_trained_alone(schedule, decays):
     rule = dataclasses.replace(RULE, schedule=schedule, weight_decays=decays)
-    weight, bias = train_grid(*TRAIN, 4, rule, seed=3)
+    weight, bias = train_heads([TRAIN[0]], TRAIN[1], 4, rule, seed=3)
     assert weight.shape == (len(rule.members), 4, 6)
     for member, (lr, decay) in enumerate(rule.members):
         member_rule = ProbeRule(epochs=4, lr=lr, weight_decay=decay, batch_size=32, schedule=schedule)
@@ -92,9 +91,9 @@ def test_the_only_image_of_a_class_is_trained_on(monkeypatch):
 
     def record(x, y, *args, **options):
         trained.extend(y.tolist())
-        return train_grid(x, y, *args, **options)
+        return train_heads(x, y, *args, **options)
 
-    monkeypatch.setattr("ssl_vision.evaluation.grid.train_grid", record)
+    monkeypatch.setattr("ssl_vision.evaluation.probe.train_heads", record)
     labels = TRAIN[1].clone()
     labels[7] = 4
     grid_probe(TRAIN[0], labels, *TEST, num_classes=5, rule=RULE)

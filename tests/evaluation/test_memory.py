@@ -11,9 +11,8 @@ from sklearn.linear_model import LogisticRegression
 import ssl_vision.metrics.rows
 from ssl_vision.data import Digits
 from ssl_vision.data.module import Split
-from ssl_vision.evaluation.grid import GridRule, grid_probe
 from ssl_vision.evaluation.logistic import logistic_top1
-from ssl_vision.evaluation.probe import ProbeRule, linear_probe
+from ssl_vision.evaluation.probe import GridRule, ProbeRule, grid_probe, linear_probe
 from ssl_vision.evaluation.splits import Pixels, Splits
 from ssl_vision.metrics import knn_table, nearest
 
@@ -89,12 +88,11 @@ import ssl_vision.metrics.neighbours
 import ssl_vision.metrics.rows
 from ssl_vision.data import Digits, Images
 from ssl_vision.evaluation.splits import Pixels, Splits
-from ssl_vision.evaluation.grid import Grid
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.logistic import Logistic
 from ssl_vision.evaluation.subject import run_protocol
 from ssl_vision.evaluation.measurement import Source
-from ssl_vision.evaluation.probe import Linear
+from ssl_vision.evaluation.probe import Grid, Linear
 from ssl_vision.evaluation.protocol import Protocol
 
 ssl_vision.metrics.neighbours.DIFFERENCES = 2**20

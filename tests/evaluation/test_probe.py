@@ -1,4 +1,5 @@
-import itertools
+import math
+from itertools import count
 
 import pytest
 import torch
@@ -23,34 +24,43 @@ def blobs(seed, n=300, spread=0.2, classes=4, width=6):
         ProbeRule(epochs=3, lr=0.3, momentum=0.0, batch_size=1000),
         ProbeRule(epochs=4, lr=0.1, momentum=0.5, weight_decay=0.05, batch_size=7),
         ProbeRule(epochs=4, lr=0.1, weight_decay=0.05, batch_size=32, optimizer="nesterov"),
+        ProbeRule(epochs=2, lr=0.1, momentum=0.0, batch_size=32, optimizer="nesterov"),
         ProbeRule(epochs=4, lr=0.01, weight_decay=0.05, batch_size=32, optimizer="adam"),
         ProbeRule(epochs=4, lr=0.01, batch_size=30, optimizer="adam", schedule="cosine"),
     ],
 )
-def test_linear_probe_matches_autograd_and_torch_optimizers(rule):
+def test_linear_probe_matches_autograd_and_formulas_of_optimizers(rule):
     (x, y), (test_x, test_y) = blobs(0, spread=2.0), blobs(1, spread=2.0)
     probe = linear_probe(x, y, test_x, test_y, num_classes=4, rule=rule, seed=3)
-    layer = torch.nn.Linear(6, 4)
+    layer = torch.nn.Linear(6, 4, dtype=torch.float64)
     for parameter in layer.parameters():
         torch.nn.init.zeros_(parameter)
-    decay = {"lr": rule.lr, "weight_decay": rule.weight_decay}
-    if rule.optimizer == "adam":
-        optimizer = torch.optim.Adam(layer.parameters(), **decay)
-    else:
-        nesterov = rule.optimizer == "nesterov"
-        optimizer = torch.optim.SGD(layer.parameters(), **decay, momentum=rule.momentum, nesterov=nesterov)
-    steps = rule.epochs * -(-len(x) // rule.batch_size) if rule.schedule == "cosine" else 10**12
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    means, squares = ([torch.zeros_like(each) for each in layer.parameters()] for _ in range(2))
+    steps, step = rule.epochs * -(-len(x) // rule.batch_size), 0
     generator = torch.Generator().manual_seed(3)
     for _ in range(rule.epochs):
         for batch in torch.randperm(len(x), generator=generator).split(rule.batch_size):
-            optimizer.zero_grad()
-            torch.nn.CrossEntropyLoss()(layer(x[batch]), y[batch]).backward()
-            optimizer.step()
-            schedule.step()
-    torch.testing.assert_close(probe.weight, layer.weight.detach(), atol=2e-6, rtol=1e-5)
-    torch.testing.assert_close(probe.bias, layer.bias.detach(), atol=2e-6, rtol=1e-5)
-    correct = [int(layer(row).argmax()) == int(label) for row, label in zip(test_x, test_y, strict=True)]
+            lr = rule.lr
+            if rule.schedule == "cosine":
+                lr *= (1 + math.cos(math.pi * step / steps)) / 2
+            step += 1
+            layer.zero_grad()
+            torch.nn.CrossEntropyLoss()(layer(x[batch].double()), y[batch]).backward()
+            for parameter, mean, square in zip(layer.parameters(), means, squares, strict=True):
+                gradient = parameter.grad + rule.weight_decay * parameter.detach()
+                if rule.optimizer == "adam":
+                    mean.copy_(0.9 * mean + 0.1 * gradient)
+                    square.copy_(0.999 * square + 0.001 * gradient**2)
+                    update = mean / (1 - 0.9**step) / ((square / (1 - 0.999**step)).sqrt() + 1e-8)
+                else:
+                    mean.copy_(rule.momentum * mean + gradient)
+                    update = gradient + rule.momentum * mean if rule.optimizer == "nesterov" else mean
+                parameter.data -= lr * update
+    torch.testing.assert_close(probe.weight.double(), layer.weight.detach(), atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(probe.bias.double(), layer.bias.detach(), atol=2e-6, rtol=1e-5)
+    correct = [
+        int(layer(row).argmax()) == int(label) for row, label in zip(test_x.double(), test_y, strict=True)
+    ]
     assert 0.3 < probe.test_top1 < 0.99
     assert probe.test_top1 == pytest.approx(sum(correct) / len(correct))
 
@@ -141,12 +151,12 @@ def test_long_probe_prints_progress(capsys, monkeypatch):
     rule = ProbeRule(epochs=20)
     linear_probe(*blobs(0), *blobs(1), num_classes=4, rule=rule)
     assert capsys.readouterr() == ("", "")
-    monkeypatch.setattr("ssl_vision.progress.monotonic", itertools.count(step=30).__next__)
+    monkeypatch.setattr("ssl_vision.progress.monotonic", count(step=30).__next__)
     linear_probe(*blobs(0), *blobs(1), num_classes=4, rule=rule)
     out, err = capsys.readouterr()
     assert out == ""
-    progress = [line.removeprefix("linear probe: ").split()[0] for line in err.splitlines()[:-1]]
-    assert progress == [f"{epoch}/20" for epoch in range(1, 21)]
+    progress = [line.removeprefix("linear probe: ").split()[0] for line in err.splitlines()]
+    assert progress == [*(f"{epoch}/20" for epoch in range(1, 21)), "20"]
 
 
 X, Y = blobs(0, n=10)

@@ -14,13 +14,12 @@ from settings import TINY
 
 from ssl_vision.data import CIFAR10, STL10, Digits
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation import finetune, grid, probe
+from ssl_vision.evaluation import finetune, probe
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.evaluation.finetune import FineTune
-from ssl_vision.evaluation.grid import Grid
 from ssl_vision.evaluation.knn import KNN
-from ssl_vision.evaluation.probe import Linear
+from ssl_vision.evaluation.probe import Grid, Linear
 from ssl_vision.evaluation.protocol import read_protocol, shipped
 from ssl_vision.evaluation.results import Row, described_protocol, table
 from ssl_vision.evaluation.splits import Splits
@@ -67,7 +66,7 @@ def one_epoch(monkeypatch):
 
     for module, name in (
         (probe, "linear_probe"),
-        (grid, "grid_probe"),
+        (probe, "grid_probe"),
         (finetune, "finetuned_top1"),
     ):
         monkeypatch.setattr(module, name, one_epoch(getattr(module, name)))
