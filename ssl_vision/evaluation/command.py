@@ -7,7 +7,7 @@ from ssl_vision.cli.fit_help import class_help
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.encoder_request import EncoderRequest
 from ssl_vision.evaluation.options import evaluation_parser
-from ssl_vision.evaluation.processes import ALONE, Processes, process_group
+from ssl_vision.evaluation.processes import first_before_others, sharing
 from ssl_vision.evaluation.results import Stored
 from ssl_vision.evaluation.run_request import RunRequest
 from ssl_vision.evaluation.splits import Splits
@@ -36,8 +36,8 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
             )
         evaluation_parser(data_required=False).parse_args(list(args))
         return None
-    with process_group() as processes:
-        stored = evaluated(args, processes)
+    with sharing():
+        stored = evaluated(args)
     print(stored.result)
     if stored.error is not None:
         raise stored.error
@@ -46,19 +46,18 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     return stored.page
 
 
-def evaluated(args: Sequence[str], processes: Processes = ALONE) -> Stored:
+def evaluated(args: Sequence[str]) -> Stored:
     """Evaluate a run, a checkpoint or an encoder, and store the rows.
 
     Args:
         args: arguments of the command.
-        processes: processes that embed the images; all but the first exit here.
 
     Raises:
         InputError: the checkpoint, the encoder, an option or ``evaluation.json`` is invalid, the data are
             missing or have no labels, or no measurement of the trained network was possible.
     """
     request = EncoderRequest(args) if names_encoder(args) else RunRequest(args)
-    with processes.first_before_others():
+    with first_before_others():
         splits = Splits.labelled(request.data, place=request.place())
     subject = request.subject(splits).checked()
-    return request.stored(subject, run_protocols(subject, request.protocols, processes))
+    return request.stored(subject, run_protocols(subject, request.protocols))

@@ -1,8 +1,9 @@
 """Features of a data set's splits by a network, computed once or read from the cache."""
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from ssl_vision.evaluation.features import (
     is_finite,
     is_large,
 )
+from ssl_vision.evaluation.processes import ProcessEnded, agreed, is_first, process_group
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Method
 from ssl_vision.metrics.lidar import ViewScatter, joined_scatters, view_scatter
@@ -104,10 +106,10 @@ class FeatureExtractor:
             ValueError: some features are not finite.
         """
         if split not in self._plain:
-            images, views = self.splits.images[split], self.splits.views
+            views = self.splits.views
 
             def make() -> Features:
-                features = embed(self.network, images, views, title=f"embed {split}", folder=self._folder)
+                features = self._embed(split, embed, views=views, title=f"embed {split}")
                 return {name: features[name] for name in self.layers}
 
             identity = ("plain", digest_of_views(views, plain=True))
@@ -135,13 +137,12 @@ class FeatureExtractor:
             epoch: epoch of the views; each gives different ones.
             rows: (n,) increasing numbers of the images to embed; None embeds all.
         """
-        images, made_by = self.splits.images[split], views or self.splits.views
+        made_by = views or self.splits.views
 
         def make() -> Features:
-            title = f"embed views of {split}"
-            both = embed_views(
-                self.network, images, made_by, rows=rows, seed=self.seed, epoch=epoch, title=title,
-                folder=self._folder,
+            both = self._embed(
+                split, embed_views, views=made_by, rows=rows, seed=self.seed, epoch=epoch,
+                title=f"embed views of {split}",
             )  # fmt: skip
             return {name: both[name] for name in layers}
 
@@ -214,6 +215,13 @@ class FeatureExtractor:
                 copies[name] += [in_parts(view, self.device) for view in pairs[name][: count - 2 * number]]
         return copies
 
+    def _embed(self, split: Split, function: Callable[..., Features], **options: Any) -> Features:
+        """Return the features of a split's images, which all processes compute within `embedding_by_all`."""
+        call = partial(function, **options)
+        with process_group():
+            agreed((self._digest, split, call))
+            return call(self.network, self.splits.images[split], folder=self._folder)
+
     def _remembered(
         self,
         title: str,
@@ -266,3 +274,25 @@ def _finite(features: Tensor, split: str) -> Tensor:
     if not is_finite(features):
         raise ValueError(f"features of {split} images are not finite: training has diverged")
     return features
+
+
+@contextmanager
+def embedding_by_all(extractors: Sequence[FeatureExtractor]) -> Iterator[None]:
+    """Run the body in the first process, for which the others embed; those exit when the body has ended.
+
+    Args:
+        extractors: extractors of all networks, the same ones in all processes.
+    """
+    known = {extractor._digest: extractor for extractor in extractors}
+    request: Any = ()
+    while not is_first() and request is not None:
+        with suppress(ProcessEnded), process_group():  # the first process can end a group and continue
+            request = agreed(None)
+            if request is not None:
+                digest, split, call = request
+                call(known[digest].network, known[digest].splits.images[split])
+    if not is_first():
+        raise SystemExit(0)
+    yield
+    with process_group():
+        agreed(None)

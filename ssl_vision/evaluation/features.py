@@ -18,7 +18,7 @@ from ssl_vision.data import Images, Views
 from ssl_vision.data.loading.worker_processes import decoded_ahead
 from ssl_vision.encoders import device_of, evaluation_mode, floating_dtype
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.processes import results_of_all
+from ssl_vision.evaluation.processes import gathered, is_first
 from ssl_vision.methods import Layers
 from ssl_vision.metrics.rows import CPU, LazyRows
 from ssl_vision.progress import Progress
@@ -144,8 +144,8 @@ def _in_batches(
     batches: tuple[Tensor, ...] = rows.split(batch_size)
     with Progress(title, len(rows), unit="images") as job:
         done = 0
-        outputs = results_of_all(_outputs, network, data, prepare, rows, batch_size, total=len(batches))
-        for batch, layers in zip(batches, outputs, strict=True):
+        outputs = gathered(partial(_outputs, network, data, prepare, batches), len(batches))
+        for batch, layers in zip(batches, outputs, strict=is_first()):
             views = len(layers["backbone"]) // len(batch)
             for name, layer in layers.items():
                 if name not in features:
@@ -159,12 +159,12 @@ def _in_batches(
 
 @torch.inference_mode()
 def _outputs(
-    network: nn.Module, data: Images, prepare: Prepare, rows: Tensor, batch_size: int, share: slice
+    network: nn.Module, data: Images, prepare: Prepare, batches: tuple[Tensor, ...], share: slice
 ) -> Iterator[Features]:
     """Compute the output of the network for a share of the batches, by layer."""
     device = device_of(network)
     with evaluation_mode(network):
-        batches = rows.split(batch_size)[share]
+        batches = batches[share]
         pixels = (
             (decoded.images for decoded in decoded_ahead(data, iter(batches), pin=False))
             if data.workers

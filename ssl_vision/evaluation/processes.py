@@ -2,263 +2,139 @@
 
 import itertools
 import os
-import pickle
-import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
-from multiprocessing.connection import Client, Connection, Listener
 from typing import Any, TypeVar
 
 import torch.distributed as dist
-from torch.distributed.rendezvous import rendezvous
 
 from ssl_vision.errors import InputError
 from ssl_vision.quiet import silenced
 
 T = TypeVar("T")
 
+_LONGEST_START = timedelta(minutes=5)
+_LONGEST_MEASUREMENT = timedelta(weeks=1)
+"""Maximum time between two embeddings, in which the other processes wait for the first one."""
 
-@dataclass(frozen=True)
-class Processes:
-    """The processes that torchrun started, or this one alone.
+_STORE: ContextVar[tuple[Any, int, int] | None] = ContextVar("_STORE", default=None)
+"""Within `sharing`, torchrun's store, the number of this process, and the number of processes."""
 
-    Args:
-        rank: number of this process, from 0.
-        size: number of processes.
-        connections: connections by rank: from the first process to all others, and from each of them to it.
+_GROUPS = itertools.count()
+"""Numbers of the process groups, which are the same in all processes."""
 
-    Example:
-        >>> list(Processes().gathered(iter("ab"), 2))
-        ['a', 'b']
-    """
 
-    rank: int = 0
-    size: int = 1
-    connections: dict[int, Connection] = field(default_factory=dict)
-
-    @property
-    def share(self) -> slice:
-        """The items of this process in a sequence: every ``size``-th, beginning with number ``rank``."""
-        return slice(self.rank, None, self.size)
-
-    def gathered(self, own: Iterator[T], total: int) -> Iterator[T]:
-        """Yield the results of all processes in order in the first one, and nothing in the others.
-
-        Processes take turns, so that each holds one result at a time. An error in any process is raised in
-        the first one.
-
-        Args:
-            own: results of this process, one for each item of its `share`.
-            total: number of results of all processes.
-        """
-        if self.size == 1:
-            yield from own
-            return
-        results = _or_error(own)
-        if self.rank:
-            for result in results:
-                with self._until_first_ends():
-                    _send(self.connections[0], result)
-            return
-        for number in range(total):
-            owner = number % self.size
-            result = self._exchange(owner, _received) if owner else next(results)
-            if isinstance(result, Exception):
-                raise result
-            yield result
-
-    def discard(self, numbers: Iterable[int]) -> None:
-        """Receive results of the other processes, by their numbers, that the first one no longer needs."""
-        for number in numbers:
-            if owner := number % self.size:
-                self._exchange(owner, _received)
-
-    def agreed(self, value: Any = None) -> Any:
-        """Return the value of the first process in all of them."""
-        if self.rank:
-            with self._until_first_ends():
-                return _received(self.connections[0])
-        for owner in self.connections:
-            self._exchange(owner, partial(_send, value=value))
-        return value
-
-    @contextmanager
-    def first_before_others(self) -> Iterator[None]:
-        """Run the body in the first process, which may write files, before the others read them."""
-        if self.rank:
-            self.agreed()
-        yield
-        if not self.rank:
-            self.agreed()
-
-    def _exchange(self, owner: int, function: Callable[[Connection], Any]) -> Any:
-        try:
-            return function(self.connections[owner])
-        except (EOFError, OSError) as error:
-            raise RuntimeError(
-                f"process {owner} of {self.size} has ended, probably because it ran out of memory"
-            ) from error
-
-    @contextmanager
-    def _until_first_ends(self) -> Iterator[None]:
-        """End another process silently when the first one has ended, which reports the reason."""
-        try:
-            yield
-        except (EOFError, OSError) as error:
-            raise SystemExit(1) from error
+class ProcessEnded(InputError):
+    """Error in a process because another one has left the process group."""
 
 
 @contextmanager
-def process_group() -> Iterator[Processes]:
-    """Connect the processes that torchrun started; all but the first print only errors.
-
-    The default process group of torch is not used, because metrics of torchmetrics would then wait for the
-    same metric in the other processes.
+def sharing() -> Iterator[None]:
+    """Connect the processes that torchrun started, for `process_group`; all but the first print only errors.
 
     Raises:
         InputError: not all processes call this function.
     """
     if not dist.is_torchelastic_launched() or int(os.environ["WORLD_SIZE"]) == 1:
-        yield ALONE
+        yield
         return
-    store, rank, size = next(rendezvous("env://"))
-    name = f"ssl_vision/{next(_CALLS)}"
-    store.set(f"{name}/{rank}", "")
+    store, rank, size = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    token = _STORE.set((store, rank, size))
     try:
-        store.wait([f"{name}/{each}" for each in range(size)], _LONGEST_WAIT)
-    except RuntimeError as error:
-        raise InputError(f"torchrun started {size} processes, which must all run the same command") from error
-    if rank:
-        port, key = store.get(name).decode().split()
-        connection_to_first = Client((os.environ["MASTER_ADDR"], int(port)), authkey=bytes.fromhex(key))
-        connection_to_first.send(rank)
-        connections = {0: connection_to_first}
-    else:
-        key = secrets.token_hex()
-        with Listener(("", 0), backlog=size, authkey=bytes.fromhex(key)) as listener:
-            store.set(name, f"{listener.address[1]} {key}")
-            accepted = [listener.accept() for _ in range(1, size)]
-        connections = dict(sorted((connection.recv(), connection) for connection in accepted))
-    with silenced() if rank else nullcontext():
-        yield Processes(rank, size, connections)
+        with process_group(_LONGEST_START):
+            pass
+        with silenced() if rank else nullcontext():
+            yield
+    finally:
+        _STORE.reset(token)
 
 
-def _send(connection: Connection, value: Any) -> None:
-    connection.send_bytes(pickle.dumps(value))  # send() would put tensors into shared memory
-
-
-def _received(connection: Connection) -> Any:
-    return pickle.loads(connection.recv_bytes())
-
-
-ALONE = Processes()
-"""One process, without torchrun."""
-
-
-class _InputErrorOfProcess(RuntimeError):
-    """An InputError after which no process can continue; evaluation continues after any other InputError."""
-
-
-@dataclass
-class _Sharing:
-    processes: Processes
-    networks: Sequence[Any]
-    data: Sequence[Any]
-    left: range = range(0)
-    """Results of the last request that its caller has not taken, because an error occurred there."""
-
-    def discard(self) -> None:
-        self.processes.discard(self.left)
-        self.left = range(0)
-
-
-_CALLS = itertools.count()
-"""Numbers of the calls of `process_group`, which are the same in all processes."""
-
-_LONGEST_WAIT = timedelta(minutes=5)
-
-_SHARING: ContextVar[_Sharing | None] = ContextVar("_SHARING", default=None)
+def is_first() -> bool:
+    """Return True in the first process, and outside of `sharing`."""
+    shared = _STORE.get()
+    return shared is None or shared[1] == 0
 
 
 @contextmanager
-def sharing(processes: Processes, networks: Sequence[Any], data: Sequence[Any]) -> Iterator[None]:
-    """Share `results_of_all` among all processes. All but the first do only this, and exit after the body.
+def process_group(longest_wait: timedelta = _LONGEST_MEASUREMENT) -> Iterator[None]:
+    """Open a process group, in which all processes begin and end the body together.
 
-    Args:
-        processes: the processes.
-        networks: networks, in the same order in all processes.
-        data: image sets, in the same order in all processes.
-
-    Raises:
-        InputError: an image cannot be decoded in one of several processes.
-        SystemExit: this is not the first process.
+    In a group that is open longer, metrics of torchmetrics would wait for the other processes. Outside of
+    `sharing`, there is no group.
     """
-    shared = _Sharing(processes, networks, data)
-    if processes.rank:
-        while (request := processes.agreed()) is not None:
-            function, network, images, arguments, total = request
-            results = function(networks[network], data[images], *arguments, processes.share)
-            list(processes.gathered(results, total))
-        raise SystemExit(0)
-    token = _SHARING.set(shared if processes.size > 1 else None)
+    if (shared := _STORE.get()) is None:
+        yield
+        return
+    store, rank, size = shared
+    store = dist.PrefixStore(f"ssl_vision/{next(_GROUPS)}", store)  # type: ignore[attr-defined]
+    try:
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=longest_wait)
+    except RuntimeError as error:
+        raise InputError(f"torchrun started {size} processes, which must all run the same command") from error
     try:
         yield
-        shared.discard()
-    except _InputErrorOfProcess as error:
-        raise InputError(str(error)) from error
+        _communicated(dist.barrier)
     finally:
-        _SHARING.reset(token)
-    processes.agreed()
+        dist.destroy_process_group()
 
 
-def results_of_all(
-    function: Callable[..., Iterator[T]], network: Any, data: Any, *arguments: Any, total: int
-) -> Iterator[T]:
-    """Yield the results of a function, which all processes compute inside `sharing`, in order.
+@contextmanager
+def first_before_others() -> Iterator[None]:
+    """Run the body in the first process, which may write files, before the others."""
+    if is_first():
+        yield
+    with process_group():
+        pass
+    if not is_first():
+        yield
+
+
+def agreed(value: Any) -> Any:
+    """Return the value of the first process in all processes of the `process_group`."""
+    values = [value]
+    if _is_connected():
+        _communicated(dist.broadcast_object_list, values)
+    return values[0]
+
+
+def gathered(results: Callable[[slice], Iterator[T]], total: int) -> Iterator[T]:
+    """Yield the results of all processes in order in the first one, and nothing in the others.
+
+    Each process holds one result at a time. An error in any process is raised in the first one. Outside of
+    `process_group`, this process computes all results.
 
     Args:
-        function: function of a module, which yields a result for each selected item. It is called with the
-            network, the data, the arguments and a slice that selects items.
-        network: first argument; this process computes all items if `sharing` does not name it.
-        data: second argument, of which the same holds.
-        arguments: further arguments, which are sent to the other processes.
+        results: function that yields the results of the items that a slice selects.
         total: number of items.
-
-    Raises:
-        RuntimeError: a process failed. The others cannot continue.
     """
-    shared = _SHARING.get()
-    places = shared and (_place(shared.networks, network), _place(shared.data, data))
-    if not shared or not places or None in places:
-        yield from function(network, data, *arguments, slice(None))
+    if not _is_connected():
+        yield from results(slice(None))
         return
-    shared.discard()
-    shared.processes.agreed((function, *places, arguments, total))
-    own_results = function(network, data, *arguments, shared.processes.share)
-    results = shared.processes.gathered(own_results, total)
-    for number in range(total):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    own = results(slice(rank, None, size))
+    for _ in range(0, total, size):
+        result: Any
         try:
-            result = next(results)
-        except InputError as error:
-            raise _InputErrorOfProcess(str(error)) from error
+            result = next(own, None)
         except Exception as error:
-            raise RuntimeError(str(error)) from error
-        shared.left = range(number + 1, total)
-        yield result
+            result = error
+        of_all: list[Any] = [None] * size
+        _communicated(dist.gather_object, result, None if rank else of_all)
+        for each in of_all:
+            if isinstance(each, Exception):
+                raise each
+            if each is not None:
+                yield each
 
 
-def _place(items: Sequence[Any], item: Any) -> int | None:
-    return next((place for place, each in enumerate(items) if each is item), None)
+def _is_connected() -> bool:
+    return _STORE.get() is not None and dist.is_initialized()
 
 
-def _or_error(results: Iterator[T]) -> Iterator[T | Exception]:
+def _communicated(function: Callable[..., object], *args: Any) -> None:
     try:
-        yield from results
-    except InputError as error:
-        yield error
-    except Exception as error:  # its class may not support pickling
-        yield RuntimeError(f"{type(error).__name__}: {error}")
+        function(*args)
+    except RuntimeError as error:
+        raise ProcessEnded("another process has ended, probably because it ran out of memory") from error

@@ -18,9 +18,8 @@ from ssl_vision.data.module import Split
 from ssl_vision.descriptions import stored_description
 from ssl_vision.encoders import Encoder, ModuleEncoder, measure_num_features
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.feature_extractor import FeatureExtractor
+from ssl_vision.evaluation.feature_extractor import FeatureExtractor, embedding_by_all
 from ssl_vision.evaluation.measurement import Measurement, Source
-from ssl_vision.evaluation.processes import ALONE, Processes, sharing
 from ssl_vision.evaluation.protocol import Protocol
 from ssl_vision.evaluation.results import Evaluation, Row
 from ssl_vision.evaluation.splits import Pixels, Splits
@@ -126,9 +125,7 @@ class Subject:
         return self
 
 
-def run_protocols(
-    subject: Subject, protocols: Sequence[Protocol], processes: Processes = ALONE
-) -> Evaluation:
+def run_protocols(subject: Subject, protocols: Sequence[Protocol]) -> Evaluation:
     """Measure a subject under protocols.
 
     A network without the layers of a protocol is measured at the encoder.
@@ -136,7 +133,6 @@ def run_protocols(
     Args:
         subject: networks and images.
         protocols: layers and measurements.
-        processes: processes that embed the images; all but the first exit here.
 
     Raises:
         InputError: nothing of the trained network could be measured.
@@ -144,8 +140,7 @@ def run_protocols(
     networks, splits, pixels = subject.networks, subject.splits, subject.pixels
     trained, seed = networks[0].name, networks[0].extractor.seed
     rows: list[Row] = []
-    embedding = [network.extractor.network for network in networks]
-    with sharing(processes, embedding, list(splits.images.values())):
+    with embedding_by_all([network.extractor for network in networks]):
         if pixels and any(images.digest for images in splits.images.values()):
             print("raw pixels are left out: the images are decoded for each batch", file=sys.stderr)
             pixels = False
@@ -181,6 +176,8 @@ def run_protocol(protocol: Protocol, source: Source, splits: Splits, *, seed: in
     for measurement in protocol.measurements:
         try:
             values = list(next(values_of[type(measurement)]))
+        except InputError:  # for example, of an image that cannot be decoded
+            raise
         except (ValueError, torch.OutOfMemoryError) as error:
             reason = " ".join(str(error).split())
             subject = f"{protocol.name}: {measurement.kind} of {source.features} {source.layer}"

@@ -19,10 +19,10 @@ from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.data.loading.decoding import Decoded, squares
 from ssl_vision.data.loading.listing import list_images
 from ssl_vision.data.module import LARGEST_BATCH
-from ssl_vision.encoders import Encoder
+from ssl_vision.encoders import Encoder, device_of
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import by_layer, chosen_device, empty_rows
-from ssl_vision.evaluation.processes import ALONE, Processes, process_group
+from ssl_vision.evaluation.processes import agreed, gathered, is_first, process_group, sharing
 from ssl_vision.hub import local_file
 from ssl_vision.methods import Method
 from ssl_vision.optional import needed
@@ -99,15 +99,14 @@ def run(args: Sequence[str]) -> None:
         needed("pyarrow", extra="parquet")
     elif output.suffix != ".npz":
         raise InputError(f"--output {output} must end with .npz or .parquet")
-    with process_group() as processes:
-        names = processes.agreed(None if processes.rank else list(list_images(folder).names))
+    with sharing(), process_group():
+        names = agreed(list(list_images(folder).names) if is_first() else [])
         network = _network(parser, options, allow_class)
         network.module.to(device, memory_format=network.memory_format)  # type: ignore[call-overload]
         embedded = partial(
-            embed_files, network, folder, names,
-            batch_size=options.batch_size, device=device, strict=options.strict, processes=processes,
-        )  # fmt: skip
-        if processes.rank:
+            embed_files, network, folder, names, batch_size=options.batch_size, strict=options.strict
+        )
+        if not is_first():
             embedded()
             return
         with atomic_write(output) as partial_file:
@@ -157,21 +156,19 @@ def embed_files(
     names: list[str],
     *,
     batch_size: int,
-    device: torch.device,
     strict: bool,
-    processes: Processes = ALONE,
     place: Path | None = None,
 ) -> tuple[Features, list[str]]:
     """Compute the features of image files with one batch in memory at a time.
+
+    The processes of a `process_group` share the files, and only the first one returns features.
 
     Args:
         network: network on the device.
         folder: folder of the files.
         names: paths of the files within the folder.
         batch_size: number of files per batch.
-        device: device of the network.
         strict: stop at a file that cannot be decoded, instead of skipping it with a warning.
-        processes: processes that share the files; only the first one returns features.
         place: directory of the temporary file of large features, as in `empty_rows`.
 
     Returns:
@@ -187,19 +184,19 @@ def embed_files(
             "features with load_encoder from Python"
         )
     batches = [names[start : start + batch_size] for start in range(0, len(names), batch_size)]
-    own_results = _embedded(network, folder, batches[processes.share], device=device, strict=strict)
+    results = partial(_embedded, network, folder, batches, strict=strict)
     features = torch.empty(0, 0)
     done: list[str] = []
-    for decoded, values in processes.gathered(own_results, len(batches)):
+    for decoded, values in gathered(results, len(batches)):
         if not decoded:
             continue
         if not done:
             features = empty_rows((len(names), values.shape[1]), folder=place)
         features[len(done) : len(done) + len(decoded)] = torch.from_numpy(values)
         done += decoded
-    if processes.rank == 0 and not done:
+    if is_first() and not done:
         raise InputError(f"none of the {len(names)} images can be decoded, for example {folder / names[0]}")
-    if processes.rank == 0 and len(done) < len(names):
+    if is_first() and len(done) < len(names):
         decodable = set(done)
         skipped = [str(folder / name) for name in names if name not in decodable]
         more = ", ..." if len(skipped) > _NAMED else ""
@@ -213,10 +210,10 @@ def embed_files(
 
 @torch.inference_mode()
 def _embedded(
-    network: Network, folder: Path, batches: list[list[str]], *, device: torch.device, strict: bool
+    network: Network, folder: Path, batches: list[list[str]], share: slice, *, strict: bool
 ) -> Iterator[tuple[list[str], Features]]:
-    """Yield the decodable files of each batch and their features."""
-    if not batches:
+    """Yield the decodable files of each batch of a share and their features."""
+    if not (batches := batches[share]):
         return
     about, names = network.description, list(itertools.chain.from_iterable(batches))
     images = squares(folder, names, side=about.decoded_size, strict=strict, pixel_range=about.pixel_range)
@@ -230,7 +227,7 @@ def _embedded(
         features: Features = np.empty((0, 0), dtype=np.float32)
         if images_of_batch:
             pixels = torch.from_numpy(np.stack([each.pixels for each in images_of_batch]))
-            features = network(pixels.to(device)).cpu().numpy()
+            features = network(pixels.to(device_of(network.module))).cpu().numpy()
             if (bad := ~np.isfinite(features).all(axis=1)).any():
                 name = images_of_batch[bad.argmax()].name
                 raise InputError(f"{folder / name}: its features are not finite: check the weights")

@@ -1,160 +1,276 @@
 """Tests of embedding in several processes: the output does not depend on their number."""
 
 import json
+import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from contextvars import copy_context
-from multiprocessing import Pipe
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 from PIL import Image
+from threadpoolctl import threadpool_limits
+from torchmetrics import MeanMetric
 
+from ssl_vision.data import Views
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.processes import ALONE, Processes, results_of_all, sharing
+from ssl_vision.evaluation import features
+from ssl_vision.evaluation.measurement import Measurement, Value
+from ssl_vision.evaluation.processes import (
+    ProcessEnded,
+    agreed,
+    first_before_others,
+    gathered,
+    is_first,
+    process_group,
+    sharing,
+)
+from ssl_vision.evaluation.protocol import Protocol, read_protocol
+from ssl_vision.evaluation.subject import Network, Subject, run_protocols
 from ssl_vision.main import main
 
 
-def three_processes():
-    """Return three connected processes, which the tests run as threads."""
-    pipes = {rank: Pipe() for rank in (1, 2)}
-    first = Processes(0, 3, {rank: ends[0] for rank, ends in pipes.items()})
-    return [first, *(Processes(rank, 3, {0: ends[1]}) for rank, ends in pipes.items())]
+def in_processes(function, count=3):
+    """Call a function within `sharing` in forked processes, and return the results or errors of all.
+
+    Killed processes have the result None, as have those that wait after an error in the first one, when
+    torchrun would end them.
+    """
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    context = multiprocessing.get_context("fork")
+    pipes = [context.Pipe() for _ in range(count)]
+
+    def run(rank):
+        torch.set_num_threads(1)
+        with threadpool_limits(1):  # threads do not survive a fork
+            os.environ |= {
+                "RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(store.port), "TORCHELASTIC_RUN_ID": "test",
+                "TORCHELASTIC_USE_AGENT_STORE": "True",
+            }  # fmt: skip
+            try:
+                with sharing():
+                    result = function(rank)
+            except BaseException as error:
+                result = error
+            pipes[rank][1].send(result)
+            os._exit(0)
+
+    processes = [context.Process(target=run, args=(rank,)) for rank in range(count)]
+    for process in processes:
+        process.start()
+    for _, end in pipes:
+        end.close()
+    try:
+        results = []
+        for end, _ in pipes:
+            failed = bool(results) and isinstance(results[0], Exception)
+            if not end.poll(1 if failed else 60):
+                assert failed, "a process does not end"
+            try:
+                results.append(end.recv() if end.poll() else None)
+            except EOFError:
+                results.append(None)
+        return results
+    finally:
+        for process in processes:
+            process.kill()
 
 
-def in_threads(function, processes):
-    """Call a function with each process in a thread of its own. Return the results, and raise errors."""
-    with ThreadPoolExecutor(len(processes)) as pool:
-        futures = [pool.submit(copy_context().run, function, each) for each in processes]
-        return [future.result() for future in futures]
+def squares(items, share):
+    return (item * item for item in items[share])
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 7])
-def test_first_process_gathers_results_in_order(count):
-    items = list(range(count))
+def test_first_process_gathers_results_in_order():
+    def run(rank):
+        results = []
+        for count in (0, 1, 3, 7):
+            items = list(range(count))
+            with process_group():
+                results.append(list(gathered(partial(squares, items), count)))
+        return results
 
-    def run(processes):
-        own = (item * item for item in items[processes.share])
-        return list(processes.gathered(own, count))
+    expected = run(0)
+    assert expected[-1] == [0, 1, 4, 9, 16, 25, 36]
+    assert in_processes(run) == [expected, [[]] * 4, [[]] * 4]
 
-    assert in_threads(run, three_processes()) == [[item * item for item in items], [], []]
-    assert run(ALONE) == [item * item for item in items]
+
+def test_results_are_gathered_in_a_process_group_only():
+    def run(rank):
+        with process_group():
+            pass
+        return list(gathered(partial(squares, [rank, 5]), 2)), agreed(rank), is_first()
+
+    assert in_processes(run) == [([0, 25], 0, True), ([1, 25], 1, False), ([4, 25], 2, False)]
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-@pytest.mark.parametrize(
-    ("error", "raised"), [(InputError("a.png is damaged"), InputError), (KeyError("a.png"), RuntimeError)]
-)
-def test_error_of_any_process_is_raised_in_first_process(rank, error, raised):
-    def run(processes):
-        def own():
+@pytest.mark.parametrize("error", [InputError("a.png is damaged"), KeyError("a.png")])
+def test_error_of_any_process_is_raised_in_first_process(rank, error):
+    def run(own_rank):
+        def own(share):
             yield 0
-            if processes.rank == rank:
+            if own_rank == rank:
                 raise error
             yield 1
 
-        if processes.rank:
-            list(processes.gathered(own(), 6))
-            return
-        with pytest.raises(raised, match=r"a\.png"):
-            list(processes.gathered(own(), 6))
+        with process_group():
+            return list(gathered(own, 9))
 
-    in_threads(run, three_processes())
+    first, *others = in_processes(run)
+    assert (type(first), str(first)) == (type(error), str(error))
+    assert [type(each) for each in others] == [ProcessEnded, ProcessEnded]
 
 
 def test_agreed_returns_the_value_of_the_first_process():
-    assert in_threads(lambda processes: processes.agreed(processes.rank + 5), three_processes()) == [5, 5, 5]
+    def run(rank):
+        with process_group():
+            return agreed(rank + 5)
+
+    assert in_processes(run) == [5, 5, 5]
 
 
-def test_other_processes_exit_if_first_process_has_ended():
-    first, other, _ = three_processes()
-    first.connections[1].close()
-    for wait in (other.agreed, lambda: list(other.gathered(iter([1]), 3))):
-        with pytest.raises(SystemExit) as exit_info:
-            wait()
-        assert exit_info.value.code == 1
+def test_first_process_runs_before_others(tmp_path):
+    def run(rank):
+        with first_before_others():
+            (tmp_path / str(rank)).touch()
+            return (tmp_path / "0").exists()
+
+    assert in_processes(run) == [True, True, True]
 
 
-def test_first_process_reports_ended_process():
-    first, other, _ = three_processes()
-    other.connections[0].close()
-    for wait in (first.agreed, lambda: list(first.gathered(iter([1]), 3))):
-        with pytest.raises(RuntimeError, match="process 1 of 3 has ended"):
-            wait()
+@pytest.mark.parametrize("killed", [0, 1])
+def test_killed_process_is_an_error_in_the_others(killed):
+    def run(rank):
+        def own(share):
+            yield 0
+            if rank == killed:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield 1
+
+        with process_group():
+            return list(gathered(own, 6))
+
+    results = in_processes(run)
+    assert results.pop(killed) is None
+    assert [str(each) for each in results] == [
+        "another process has ended, probably because it ran out of memory"
+    ] * 2
 
 
-COMPUTED = []
+@pytest.fixture
+def subject():
+    """Two networks and labelled images."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(128, (150, 3, 8, 8), dtype=torch.uint8, generator=generator)
+    data = [(image + 60 * (row % 3), row % 3) for row, image in enumerate(images)]
+    torch.manual_seed(0)
+    networks = [torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 5)) for _ in range(2)]
+    subjects = [
+        Subject.of_module(network, train=data, test=data[:70], views=Views(size=8)) for network in networks
+    ]
+    both = (subjects[0].networks[0], Network("other", subjects[1].networks[0].extractor))
+    return Subject(both, subjects[0].splits, "two networks")
 
 
-def squares(network, data, power, share):
-    """Stand in for the batches of a network."""
-    for number, item in list(enumerate(data))[share]:
-        COMPUTED.append(number)
-        yield network * item**power
+@pytest.fixture
+def protocol(tmp_path):
+    (tmp_path / "mine.yaml").write_text("measurements: [knn: {k: 5}, linear: {epochs: 2}, geometry: {}]")
+    return read_protocol(str(tmp_path / "mine.yaml"))
 
 
-def test_only_known_networks_and_images_are_shared():
-    COMPUTED.clear()
-    network, data, other = 3.5, [1, 2, 3, 4], [5, 6]
-
-    def run(processes):
-        known = (network, data)
-        with sharing(processes, [known[0]], [known[1]]):
-            first = list(results_of_all(squares, network, data, 2, total=4))
-            return first, list(results_of_all(squares, network, other, 1, total=2))
-
-    first, *others = three_processes()
-    with ThreadPoolExecutor(3) as pool:
-        futures = [pool.submit(copy_context().run, run, each) for each in (first, *others)]
-    assert futures[0].result() == ([3.5, 14.0, 31.5, 56.0], [17.5, 21.0])
-    assert sorted(COMPUTED) == [0, 0, 1, 1, 2, 3]
-    assert [future.exception().code for future in futures[1:]] == [0, 0]
+def rows(subject, protocol):
+    return [row.as_dict() for row in run_protocols(subject, [protocol]).rows]
 
 
-def test_request_after_unfinished_request_has_its_own_results():
-    data = [1, 2, 3, 4, 5]
-
-    def run(processes):
-        with sharing(processes, [10, 20], [data]):
-            for network in (10, 20):
-                for first in results_of_all(squares, network, data, 1, total=5):
-                    assert first == network
-                    break
-            return list(results_of_all(squares, 10, data, 2, total=5))
-
-    first, *others = three_processes()
-    with ThreadPoolExecutor(3) as pool:
-        futures = [pool.submit(copy_context().run, run, each) for each in (first, *others)]
-    assert futures[0].result() == [10, 40, 90, 160, 250]
-    assert [future.exception().code for future in futures[1:]] == [0, 0]
+@pytest.fixture
+def batches_of_16(monkeypatch):
+    monkeypatch.setattr(features, "images_at_once", lambda *_: 16)
 
 
-def undecodable(network, data, share):
-    """Stand in for batches that cannot be decoded."""
-    raise InputError("a.png cannot be decoded")
-    yield
+def test_rows_do_not_depend_on_the_number_of_processes(subject, protocol, batches_of_16):
+    embedded = []
+
+    def run(rank):
+        outputs = features._outputs
+
+        def counted(network, data, prepare, batches, share):
+            embedded.append(len(batches[share]))
+            return outputs(network, data, prepare, batches, share)
+
+        features._outputs = counted
+        try:
+            return rows(subject, protocol), embedded
+        except SystemExit as end:
+            return end.code, embedded
+
+    expected, _ = in_processes(run, 1)[0]
+    assert {row["features"] for row in expected} == {"trained", "other"}
+    for count in (2, 3):
+        (first, own), *others = in_processes(run, count)
+        assert first == expected
+        assert own[:2] == [len(range(0, 5, count)), len(range(0, 10, count))]  # queries, and then the bank
+        assert [code for code, _ in others] == [0] * (count - 1)
+        assert [len(shares) for _, shares in others] == [len(own)] * (count - 1)
 
 
-def test_input_error_in_shared_batches_ends_evaluation():
-    data = []
+@dataclass(frozen=True)
+class Mean(Measurement):
+    def measure(self, source, splits, seed):
+        metric = MeanMetric()
+        metric.update(source.queries)
+        yield Value("mean", float(metric.compute()))
 
-    def run(processes):
-        with sharing(processes, [1], [data]):
-            with suppress(ValueError):  # as for impossible measurements
-                list(results_of_all(undecodable, 1, data, total=3))
-            pytest.fail("the evaluation went on")
 
-    first, *others = three_processes()
-    with ThreadPoolExecutor(3) as pool:
-        futures = [pool.submit(copy_context().run, run, each) for each in (first, *others)]
-        with pytest.raises(InputError, match="cannot be decoded"):
-            futures[0].result()
-        for connection in first.connections.values():
-            connection.close()
+def test_metric_of_torchmetrics_is_computed_in_the_first_process_alone(subject):
+    protocol = Protocol("mine", ("backbone",), (Mean(),))
+    first, other = in_processes(lambda rank: rows(subject, protocol), 2)
+    assert [row["metric"] for row in first] == ["mean", "mean"]
+    assert first == in_processes(lambda rank: rows(subject, protocol), 1)[0]
+    assert isinstance(other, SystemExit)
+
+
+def test_evaluation_continues_with_all_processes_after_an_error_of_the_first(
+    subject, protocol, batches_of_16
+):
+    def run(rank):
+        empty_rows, failures = features.empty_rows, [torch.OutOfMemoryError("no memory")]
+
+        def failing(*args, **options):
+            if failures:
+                raise failures.pop()
+            return empty_rows(*args, **options)
+
+        features.empty_rows = failing
+        return rows(subject, protocol)
+
+    left_out = {"features": "trained", "metric": "knn_top1"}
+    all_rows = in_processes(lambda rank: rows(subject, protocol), 1)[0]
+    expected = [row for row in all_rows if not left_out.items() <= row.items()]
+    assert len(expected) == len(all_rows) - 1
+    first, *others = in_processes(run)
+    assert first == expected
+    assert [each.code for each in others] == [0, 0]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_undecodable_image_in_any_process_ends_evaluation(subject, protocol, batches_of_16, rank):
+    def run(own_rank):
+        def undecodable(*_):
+            raise InputError("a.png cannot be decoded")
+
+        if own_rank == rank:
+            features.by_layer = undecodable
+        return rows(subject, protocol)
+
+    first, _ = in_processes(run, 2)
+    assert str(first) == "a.png cannot be decoded"
 
 
 def torchrun(count, *args, module=("-m", "ssl_vision")):
@@ -229,13 +345,14 @@ from datetime import timedelta
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation import processes
 
+rank = int(os.environ["RANK"])
 for _ in range(2):
-    with processes.process_group() as group:
-        assert group.agreed(group.rank + 5) == 5
-processes._LONGEST_WAIT = timedelta(seconds=2)
-if group.rank == 0:
+    with processes.sharing(), processes.process_group():
+        assert processes.agreed(rank + 5) == 5
+processes._LONGEST_START = timedelta(seconds=2)
+if rank == 0:
     try:
-        with processes.process_group():
+        with processes.sharing():
             pass
     except InputError as error:
         print(error)

@@ -186,7 +186,7 @@ def test_embed_reports_invalid_input_in_one_line(images, tiny_run, capsys, args,
 
 def test_a_process_without_a_batch_embeds_nothing(tiny_run, tmp_path):
     network = open_network(tiny_run, "backbone")
-    assert list(_embedded(network, tmp_path, [], device=torch.device("cpu"), strict=True)) == []
+    assert list(_embedded(network, tmp_path, [["x.png"]], slice(1, None, 2), strict=True)) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -228,6 +228,6 @@ def test_exported_file_keeps_pixel_range(tmp_path):
         write_backbone(file, backbone, Description(**options, pixel_range=pixel_range))
         features[name], _ = embed_files(
             open_network(file, "backbone"), tmp_path / name, ["x.png"],
-            batch_size=1, device=torch.device("cpu"), strict=True,
+            batch_size=1, strict=True,
         )  # fmt: skip
     assert np.array_equal(features["deep"], features["plain"])
