@@ -160,7 +160,7 @@ CAPS = {
     "compare": (1040, 10),
     "data": (3455, 43),
     "encoders": (305, 4),
-    "evaluation": (2281, 19),
+    "evaluation": (2277, 19),
     "export": (644, 5),
     "methods": (1023, 15),
     "metrics": (1106, 19),

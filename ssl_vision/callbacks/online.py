@@ -208,7 +208,7 @@ class OnlineProbe(pl.Callback):
         features, labels = self._recorded(batch)
         if self.num_classes is not None and not self._made:
             if (labels < -1).any() or (labels >= self.num_classes).any():
-                raise InputError(f"OnlineProbe: labels must lie in -1..{self.num_classes - 1} (num_classes)")
+                raise InputError(f"OnlineProbe: expected labels -1 to {self.num_classes - 1} (num_classes)")
             self._make(features.shape[1], self.num_classes, features.device)
         return features, labels
 

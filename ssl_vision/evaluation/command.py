@@ -19,8 +19,8 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     """Print the help of the command, or evaluate and print the tables.
 
     Returns:
-        The arguments for the report of the run; None if other data than the run's, images that were prepared
-        in another way, or an earlier epoch were measured, or there is no run.
+        The arguments for the report of the run; None if there is no run, or if an earlier epoch, other data
+        or differently prepared images were measured.
 
     Raises:
         InputError: as `evaluated`, or the results cannot be written, which does not prevent their output.

@@ -120,15 +120,17 @@ def table(rows: Sequence[Row]) -> list[list[str]]:
     for features, layer in names:
         values = [cells.get((features, layer, column), "") for column in columns]
         lines.append([_name(features, layer), *values])
-    chances = {_column(row): row.description.shown(row.conditions.get("chance", math.nan)) for row in rows}
-    if any("chance" in row.conditions for row in rows):
-        lines.append(["chance", *(chances[column].replace("nan", "") for column in columns)])
+    chance_of = {_column(row): row.conditions["chance"] for row in rows if "chance" in row.conditions}
+    if chance_of:
+        shown = {column: about[column[0]].shown(value) for column, value in chance_of.items()}
+        lines.append(["chance", *(shown.get(column, "") for column in columns)])
     return lines
 
 
 def _column(row: Row) -> _Column:
     """Return the metric and the variant, which distinguish the columns."""
-    texts = {name: value if isinstance(value, str) else f"{value:g}" for name, value in row.as_dict().items()}
+    stored = row.as_dict().items()
+    texts = {name: f"{value:g}" if isinstance(value, float) else value for name, value in stored}
     return row.metric, variant_of(texts)
 
 

@@ -185,13 +185,7 @@ def run_protocol(protocol: Protocol, source: Source, splits: Splits, *, seed: in
             continue
         for metric, value, about in values:
             counts = splits.counts(about.get("labels") or "all") if metric.endswith("_top1") else {}
-            conditions = {
-                "augmentation": "none",
-                **splits.place,
-                **counts,
-                **about,
-                **stored_description(metric),
-            }
+            conditions = {"augmentation": "none", **splits.place, **counts, **about}
             row = Row(
                 source.features, source.layer, metric, value, splits.evaluated,
                 data=splits.data, protocol=protocol.name, epoch=source.epoch, seed=seed,

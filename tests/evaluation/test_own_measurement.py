@@ -41,7 +41,7 @@ class Impurity(Measurement):
         index = nearest(source.queries, source.bank, self.neighbours).index
         train, test = (splits.images[name].labels.to(index.device) for name in ("train", "test"))
         share = (train[index] != test[:, None]).double().mean()
-        yield Value("impurity", float(share), {"bank": "train", "k": self.neighbours, "ties": "first"})
+        yield Value("impurity", float(share), {"bank": "train", "k": self.neighbours, "ties": ["first"]})
 
 
 class NoMeasurement:
@@ -83,7 +83,7 @@ def test_user_measurement_is_in_rows_and_table(run, capsys):
     index = (queries @ bank.T).topk(3).indices
     other = data.split("train").labels[index] != data.split("test").labels[:, None]
     assert rows[0]["value"] == pytest.approx(float(other.double().mean()))
-    assert (rows[0]["protocol"], rows[0]["k"], rows[0]["ties"]) == ("mine", 3, "first")
+    assert (rows[0]["protocol"], rows[0]["k"], rows[0]["ties"]) == ("mine", 3, ["first"])
     printed = capsys.readouterr().out
     assert "mine. impurity: neighbours 3. kNN: cosine, k = 3, T = 0.1." in printed
     head, first, *_ = printed.splitlines()[2:]
