@@ -44,7 +44,7 @@ def losses(objective: nn.Module, positive: Tensor, negatives: Tensor) -> Losses:
     """Compute the losses of B anchors.
 
     Args:
-        objective: an objective that `terms` supports, except `UnifiedGradient`.
+        objective: an objective that `gradient_factors` supports, except `UnifiedGradient`.
         positive: angles to the positives, shape (B,).
         negatives: angles to the negatives, shape (B, K).
 

@@ -13,8 +13,8 @@ import ssl_vision.objectives  # noqa: F401  (registers the short names with the 
 from ssl_vision.cli.parser import ArgumentParser, one_line
 from ssl_vision.errors import InputError
 from ssl_vision.report.maps.drawing import draw
+from ssl_vision.report.maps.gradient_factors import doubles, gradient_factors, scaling
 from ssl_vision.report.maps.simulation import Maps, angles, simulated
-from ssl_vision.report.maps.terms import doubles, scaling, terms
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.reading import parse_yaml
 
@@ -66,7 +66,7 @@ def run(args: Sequence[str]) -> None:
     objectives = [_objective(text) for text in options.objectives]
     axes = angles(options.grid)
     for objective in objectives:  # raises for unsupported objectives
-        terms(objective, axes[0][:1], axes[1][:1, None])
+        gradient_factors(objective, axes[0][:1], axes[1][:1, None])
     maps = {
         _title(text, objective): simulated(
             objective, *axes, batches=options.batches, negatives=options.negatives, seed=options.seed

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ssl_vision.report.maps.terms import terms
+from ssl_vision.report.maps.gradient_factors import gradient_factors
 
 SPREAD_POSITIVE, SPREAD_NEGATIVE = 0.05, 0.10
 """Standard deviations of the angles in radians."""
@@ -49,7 +49,7 @@ def simulated(
     all cells and objectives, so that cells differ only by their means.
 
     Args:
-        objective: as in `terms`.
+        objective: as in `gradient_factors`.
         positive: means μ⁺, shape (P,).
         negative: means μ⁻, shape (Q,).
         batches: number of samples per cell; the paper's code uses 1000.
@@ -57,7 +57,7 @@ def simulated(
         seed: seed of the samples.
 
     Raises:
-        InputError: as `terms`.
+        InputError: as `gradient_factors`.
     """
     generator = torch.Generator().manual_seed(seed)
     near = SPREAD_POSITIVE * torch.randn(batches, generator=generator, dtype=torch.float64)
@@ -65,10 +65,10 @@ def simulated(
     maps = Maps(*(positive.new_full((len(positive), len(negative)), torch.nan) for _ in Maps._fields))
     for p, mean_positive in enumerate(positive):
         for n, mean_negative in enumerate(negative):
-            samples = terms(objective, _fold(mean_positive + near), _fold(mean_negative + far))
+            samples = gradient_factors(objective, _fold(mean_positive + near), _fold(mean_negative + far))
             maps.gate[p, n] = samples.gate.mean()
             maps.share[p, n] = samples.share[samples.gate >= OPEN].nanmean()
-            exact = terms(objective, mean_positive[None], mean_negative.expand(1, negatives))
+            exact = gradient_factors(objective, mean_positive[None], mean_negative.expand(1, negatives))
             if exact.gate >= OPEN and mean_positive <= mean_negative:
                 maps.ratio[p, n] = exact.ratio[0]
     return maps

@@ -10,7 +10,8 @@ from torch import nn
 from ssl_vision import objectives as o
 from ssl_vision.errors import InputError
 from ssl_vision.metrics import gradient_terms, pair_coefficients
-from ssl_vision.report.maps import simulated, terms
+from ssl_vision.report.maps.gradient_factors import gradient_factors
+from ssl_vision.report.maps.simulation import simulated
 
 
 def closed_form(objective, near, far):
@@ -50,7 +51,7 @@ def test_terms_match_closed_forms(objective):
     g = torch.Generator().manual_seed(0)
     near = 0.1 + 0.9 * torch.rand(60, generator=g, dtype=torch.float64)
     far = 0.6 + 1.8 * torch.rand(60, 5, generator=g, dtype=torch.float64)
-    result, attracted = terms(objective, near, far), 0
+    result, attracted = gradient_factors(objective, near, far), 0
     for i in range(60):
         w, ratio = closed_form(objective, float(near[i]), far[i].numpy())
         attracted += w.sum() <= 0
@@ -64,9 +65,9 @@ def test_terms_match_closed_forms(objective):
 def test_ratios_over_equal_negatives_match_paper():
     near, far = torch.tensor([0.4], dtype=torch.float64), torch.full((1, 7), 1.1, dtype=torch.float64)
     away, similarity = math.sqrt(2 - 2 * math.cos(1.1)), math.cos(1.1)
-    assert float(terms(o.MHE(weight=10.0), near, far).ratio) == pytest.approx(1 / 10)
-    assert float(terms(o.MHS(weight=3.0), near, far).ratio) == pytest.approx(2 * away / 3)
-    assert float(terms(o.SphericalVICReg(weight=30.0), near, far).ratio) == pytest.approx(
+    assert float(gradient_factors(o.MHE(weight=10.0), near, far).ratio) == pytest.approx(1 / 10)
+    assert float(gradient_factors(o.MHS(weight=3.0), near, far).ratio) == pytest.approx(2 * away / 3)
+    assert float(gradient_factors(o.SphericalVICReg(weight=30.0), near, far).ratio) == pytest.approx(
         8 / (30 * 7 * similarity)
     )
 
@@ -75,7 +76,7 @@ def test_ratios_over_equal_negatives_match_paper():
 def test_maps_match_gradients_of_batch_of_equivalent_anchors(objective, ring):
     """The gradients are from autograd of the loss of a whole batch, not from the terms of the maps."""
     pairs = getattr(objective, "pairs", "cross" if isinstance(objective, o.MHS) else "within")
-    expected = terms(objective, *ring.angles(pairs))
+    expected = gradient_factors(objective, *ring.angles(pairs))
     batch = gradient_terms(objective, *ring)
     torch.testing.assert_close(batch.pull / batch.push, expected.ratio.expand(len(batch.push)))
     pushes = pair_coefficients(objective, torch.cat(ring)).clamp(min=0)
@@ -117,5 +118,5 @@ class Hotter(o.InfoNCE):
 )
 def test_objectives_that_angles_do_not_determine_are_refused(objective, reason):
     with pytest.raises(InputError, match=f"^no map of {type(objective).__name__}: .*{reason}.*$") as caught:
-        terms(objective, torch.ones(1), torch.ones(1, 2))
+        gradient_factors(objective, torch.ones(1), torch.ones(1, 2))
     assert "\n" not in str(caught.value)

@@ -23,8 +23,9 @@ from ssl_vision.objectives import (
     InfoNCE,
     MACLc,
 )
-from ssl_vision.report.maps import angles, scaling, simulated, terms
+from ssl_vision.report.maps.gradient_factors import gradient_factors, scaling
 from ssl_vision.report.maps.maps import run
+from ssl_vision.report.maps.simulation import angles, simulated
 
 TAU = 0.1
 OBJECTIVES = [
@@ -67,7 +68,7 @@ def test_terms_match_closed_forms(objective):
         near = 0.1 + 0.9 * torch.rand(1, generator=g, dtype=torch.float64)
         far = 0.6 + 2.4 * torch.rand(1, 6, generator=g, dtype=torch.float64)
         gate, share, ratio = closed_form(objective, float(near), far[0].tolist())
-        result = terms(objective, near, far)
+        result = gradient_factors(objective, near, far)
         gates.append(gate)
         assert float(result.gate) == pytest.approx(gate, rel=1e-9, abs=1e-15)
         if gate:
@@ -79,7 +80,7 @@ def test_terms_match_closed_forms(objective):
 
 def test_weight_of_positive_is_ratio_of_dclw():
     near, far = torch.tensor([0.3, 0.9], dtype=torch.float64), torch.ones(2, 5, dtype=torch.float64)
-    result = terms(DCLW(), near, far)
+    result = gradient_factors(DCLW(), near, far)
     pulls = [math.exp(math.cos(x) / 0.5) for x in (0.3, 0.9)]
     weight = [2 - 2 * pull / sum(pulls) for pull in pulls]
     assert result.gate.tolist() == pytest.approx([1, 1])
@@ -97,7 +98,7 @@ def test_gate_of_equal_negatives_has_its_threshold_at_tau_log_k(near, expected):
     """W = σ((cos θ⁻ − cos θ⁺)/τ + log 127) at τ = 0.05."""
     far = torch.tensor([0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5], dtype=torch.float64) * math.pi
     positive = torch.full((8,), near * math.pi, dtype=torch.float64)
-    gate = terms(InfoNCE(temperature=0.05), positive, far[:, None].expand(8, 127)).gate
+    gate = gradient_factors(InfoNCE(temperature=0.05), positive, far[:, None].expand(8, 127)).gate
     assert gate.tolist() == pytest.approx(expected, abs=1e-3)
     exact = [1 / (1 + math.exp((math.cos(near * math.pi) - math.cos(x)) / 0.05) / 127) for x in far]
     assert gate.tolist() == pytest.approx(exact, rel=1e-9)
@@ -141,7 +142,7 @@ def test_temperature_of_macl_depends_on_mean_alignment_of_cell():
     positive = torch.tensor([0.2, 0.6], dtype=torch.float64)
     far = torch.tensor([[1.0, 1.3, 2.0]] * 2, dtype=torch.float64)
     tau = 0.1 * 2 ** ((math.cos(0.2) + math.cos(0.6)) / 2)
-    result = terms(MACL(), positive, far)
+    result = gradient_factors(MACL(), positive, far)
     assert result.gate.tolist() == pytest.approx([1, 1])
     weights = [math.exp(math.cos(x) / tau) for x in (1.0, 1.3, 2.0)]
     assert result.share.tolist() == pytest.approx([weights[0] / sum(weights)] * 2)

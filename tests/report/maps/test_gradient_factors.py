@@ -10,7 +10,8 @@ import torch
 from ssl_vision import objectives as o
 from ssl_vision.errors import InputError
 from ssl_vision.metrics import gradient_terms, pair_coefficients
-from ssl_vision.report.maps import doubles, simulated, terms
+from ssl_vision.report.maps.gradient_factors import doubles, gradient_factors
+from ssl_vision.report.maps.simulation import simulated
 
 TAU = 0.2
 ROWS = {
@@ -69,7 +70,7 @@ def test_terms_of_modified_losses_match_closed_forms(kind, mode):
     g = torch.Generator().manual_seed(0)
     near = 0.1 + 0.8 * torch.rand(40, generator=g, dtype=torch.float64)
     far = 0.6 + torch.rand(40, 5, generator=g, dtype=torch.float64)
-    result = terms(objective, near, far)
+    result = gradient_factors(objective, near, far)
     for i in range(40):
         gate, share, ratio = closed_form(
             float(near[i]), far[i].numpy(), tau=options.get("temperature"), ratio=options["ratio"],
@@ -95,7 +96,7 @@ def test_terms_of_modified_losses_match_closed_forms(kind, mode):
 )
 def test_maps_match_gradients_of_batch_of_equivalent_anchors(objective, ring):
     near, far = ring.angles(objective.pairs)
-    expected = terms(objective, near, far)
+    expected = gradient_factors(objective, near, far)
     batch = gradient_terms(objective, *ring)
     torch.testing.assert_close(batch.pull / batch.push, expected.ratio.expand(len(batch.push)))
     assert float(expected.ratio) == objective.ratio.value * (2 if doubles(objective) else 1)
@@ -128,7 +129,7 @@ class FirstRows(o.Gate):
 
 def test_user_gate_is_accepted_unless_it_needs_more_than_angles(ring):
     near, far = torch.tensor([0.5, 0.5]), torch.tensor([[0.9, 2.0], [1.2, 2.0]])
-    assert terms(o.UnifiedGradient(gate=Half()), near, far).gate.tolist() == [0.5, 0.0]
+    assert gradient_factors(o.UnifiedGradient(gate=Half()), near, far).gate.tolist() == [0.5, 0.0]
     assert torch.isfinite(o.UnifiedGradient(gate=FirstRows())(*ring))
     with pytest.raises(InputError, match=r"^no map of UnifiedGradient: one of its parts needs .* 'rows'$"):
-        terms(o.UnifiedGradient(gate=FirstRows()), near, far)
+        gradient_factors(o.UnifiedGradient(gate=FirstRows()), near, far)
