@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from ssl_vision.descriptions import MetricDescription, described, description_of
 from ssl_vision.errors import InputError
+from ssl_vision.evaluation.results import Row
 from ssl_vision.progress import duration, epochs_text
 from ssl_vision.report.context import ReportContext
 from ssl_vision.report.gallery import queries, tile
@@ -65,22 +66,23 @@ def of_several(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     for place, (run, name) in enumerate(zip(runs, names, strict=True)):
         validated = run.last(_VALIDATED.logged_name)
         cells = ["–" if validated is None else _VALIDATED.shown(validated)]
-        cells += [_cell(run, metric, results[metric][place], starred=metric in differ) for metric in tested]
+        cells += [_cell(run, results[metric][place], starred=metric in differ) for metric in tested]
         about = [run.setting(key) for key in ("data", "objective", "seed")]
         time = "–" if run.seconds is None else clock(run.seconds)
         rows.append([name, *about, run.epoch, *cells, time])
-    caption = "Last validation, and test results of the backbone by ssl-vision evaluate."
+    caption = "Last validation, and test results of the backbone by ssl-vision evaluate"
+    caption += " with half of their 95 % intervals."
     if differ:
         caption += " * Not comparable: the runs were evaluated on different data or with different options."
     return macros.table(columns, rows, caption=caption)
 
 
-def _cell(run: Run, metric: MetricDescription, row: Mapping[str, Any] | None, *, starred: bool) -> str:
-    """The value of a row, with its epoch if that is not the run's last."""
+def _cell(run: Run, row: Mapping[str, Any] | None, *, starred: bool) -> str:
+    """The value of a row with its interval, and its epoch if that is not the run's last."""
     if row is None:
         return "–"
     epoch = f" (epoch {row['epoch']})" if row.get("epoch", run.epoch) != run.epoch else ""
-    return f"{metric.shown(row['value'])}{epoch}{' *' * starred}"
+    return f"{Row.read(row).text}{epoch}{' *' * starred}"
 
 
 def _conditions(row: Mapping[str, Any], *, place: bool = False) -> tuple[Any, ...]:
@@ -126,7 +128,7 @@ def _sentence(context: ReportContext) -> str:
 
 
 def _result(run: Run, metric: MetricDescription) -> dict[str, Any] | None:
-    """An accuracy of the trained backbone with its conditions and those of the baselines; None without it."""
+    """An accuracy of the trained backbone with its conditions, the baselines and chance; None without it."""
     row = evaluated(run, metric.name)
     if row is None:
         return None
@@ -135,7 +137,10 @@ def _result(run: Run, metric: MetricDescription) -> dict[str, Any] | None:
         if other["features"] not in ("trained", "unknown") and other.get("layer") in ("backbone", "raw")
         and _conditions(other, place=True) == _conditions(row, place=True)
     ]  # fmt: skip
-    baselines = {BASELINES.get(other["features"], other["features"]): other["value"] for other in rows}
+    read = {BASELINES.get(other["features"], other["features"]): Row.read(other) for other in rows}
+    shown = {name: (each.value, each.text) for name, each in {"this network": Row.read(row), **read}.items()}
+    if "chance" in row:
+        shown["chance"] = row["chance"], metric.shown(row["chance"])
     about = [f"protocol {row.get('protocol')}"]
     about += [f"k = {row['k']}"] if "k" in row else []
     about += [f"T = {row['temperature']:g}"] if "temperature" in row else []
@@ -147,9 +152,8 @@ def _result(run: Run, metric: MetricDescription) -> dict[str, Any] | None:
         "title": metric.long_title,
         "about": ", ".join(about),
         "place": " ".join([*data, row["split"], "split"]),
-        "values": {"this network": row["value"]} | baselines,
-        "metric": metric,
-        "verdict": _verdict(metric, row["value"], baselines),
+        "values": shown,
+        "verdict": _verdict(metric, row["value"], {name: each.value for name, each in read.items()}),
     }
 
 

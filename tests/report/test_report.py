@@ -321,6 +321,17 @@ def test_summary_states_epoch_and_data_of_results_that_are_not_of_the_run(evalua
     assert table.count("(epoch 1)") == 2
 
 
+def test_summary_shows_intervals_of_accuracies_and_chance(evaluated_run, tmp_path):
+    rows = json.loads((evaluated_run / "evaluation.json").read_text())
+    row = next(row for row in rows if (row["metric"], row["layer"]) == ("knn_top1", "backbone"))
+    interval = f"{100 * row['value']:.2f} ± {50 * (row['high'] - row['low']):.2f}"
+    one = report_page(evaluated_run, "--embed=false", output=tmp_path / "page.html").text[""]
+    assert interval in one
+    assert re.search(rf"chance\s*{100 * row['chance']:.2f}", one)
+    several = report_page(evaluated_run, evaluated_run, "--embed=false", output=tmp_path / "page.html")
+    assert interval in several.text[""]
+
+
 def test_page_states_that_objective_has_no_weight_w(tmp_path):
     args = [*TINY, "--trainer.max_epochs=1", "--report=true", "--model.objective=BarlowTwins"]
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *args]) == 0
@@ -448,7 +459,7 @@ def test_accuracies_under_different_options_are_marked_as_not_comparable(evaluat
         in other.text[""]
     )
     value = next(r["value"] for r in rows if (r["metric"], r["layer"]) == ("linear_top1", "backbone"))
-    assert other.text[""].count(f"{100 * value:.2f} *") == 2
+    assert len(re.findall(rf"{100 * value:.2f} ± \d+\.\d+ \*", other.text[""])) == 2
 
 
 def test_runs_of_one_seed_are_compared_without_tests(evaluated_run, tmp_path):
