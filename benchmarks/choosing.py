@@ -4,7 +4,7 @@
 
 The runs are the rows of benchmarks/results/choosing_*.json, which ``benchmarks/results.py collect`` writes.
 The script prints the tables of docs/choosing.md. ``benchmarks/results.py render`` writes them into the page,
-and the correlations into ssl_vision/compare/trust.json, from which ``ssl-vision choose`` reads them.
+and the correlations into ssl_vision/compare/evidence.json, from which ``ssl-vision choose`` reads them.
 """
 
 import json
@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from ssl_vision.compare.choose import orientation
-from ssl_vision.compare.trust import FILE, Augmentation, Trust
+from ssl_vision.compare.choose import FILE, Augmentation, Evidence, orientation
 from ssl_vision.descriptions import description_of
 
 RESULTS = Path(__file__).parent / "results"
@@ -49,9 +48,9 @@ def rows_by_data(augmentation: Augmentation = "different") -> dict[str, list[Row
     return groups
 
 
-def trust(
+def evidence(
     metric: str, accuracy: str, data: str, rows: Sequence[Row], augmentation: Augmentation = "different"
-) -> Trust | None:
+) -> Evidence | None:
     """Return how well a metric ranks the runs of a data set; None for too few runs or equal values.
 
     Args:
@@ -82,7 +81,7 @@ def trust(
     regret = random_regret - gain(np.arange(len(values)))
     gain_interval = cluster_bootstrap(gain, temperatures)
     rounded = (round(each, 6) + 0.0 for each in (rho, low, high, regret, random_regret, *gain_interval))
-    return Trust(data, augmentation, metric, accuracy, len(finite), *rounded)
+    return Evidence(data, augmentation, metric, accuracy, len(finite), *rounded)
 
 
 def spearman(
@@ -151,17 +150,17 @@ def _rank_correlation(pairs: Floats) -> Floats:
     return correlation
 
 
-def measured(accuracy: str, augmentation: Augmentation = "different") -> list[Trust]:
+def measured(accuracy: str, augmentation: Augmentation = "different") -> list[Evidence]:
     """Return the measurements of all metrics on all data sets."""
     return [
         result
         for data, rows in rows_by_data(augmentation).items()
         for metric in METRICS
-        if (result := trust(metric, accuracy, data, rows, augmentation)) is not None
+        if (result := evidence(metric, accuracy, data, rows, augmentation)) is not None
     ]
 
 
-def trust_table(accuracy: str, augmentation: Augmentation = "different") -> list[list[str]]:
+def evidence_table(accuracy: str, augmentation: Augmentation = "different") -> list[list[str]]:
     """Return a table with a line for each metric, and two columns for each data set."""
     by_name = {(each.metric, each.data): each for each in measured(accuracy, augmentation)}
     names = list(dict.fromkeys(data for _, data in by_name))
@@ -176,7 +175,7 @@ def trust_table(accuracy: str, augmentation: Augmentation = "different") -> list
             lines[-1] += [interval.replace("-", "−"), f"**{regret}**" if below_chance else regret]
     lines.append(["chance"])
     for name in names:
-        each = next(trust for trust in by_name.values() if trust.data == name)
+        each = next(evidence for evidence in by_name.values() if evidence.data == name)
         lines[-1] += ["", f"{100 * each.random_regret:.2f}"]
     return lines if names else []
 
@@ -239,7 +238,7 @@ def main() -> None:
     for accuracy in ACCURACIES:
         for kind in get_args(Augmentation):
             print(f"\n{accuracy}, {kind} augmentation, correlation and regret in points:")
-            for line in trust_table(accuracy, kind):
+            for line in evidence_table(accuracy, kind):
                 print(" | ".join(line))
         print(f"\nInfoNCE, {accuracy} in percent by temperature:")
         for line in temperature_table("InfoNCE", accuracy):

@@ -307,12 +307,14 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "accuracy of objectives on STL-10": lambda: means([STL10], ACCURACIES),
     "differences of objectives on STL-10": lambda: differences(STL10, OBJECTIVE_PAIRS, "linear_top1"),
-    "choosing by linear accuracy": lambda: markdown(choosing.trust_table("linear_top1")),
-    "choosing by kNN accuracy": lambda: markdown(choosing.trust_table("knn_top1")),
+    "choosing by linear accuracy": lambda: markdown(choosing.evidence_table("linear_top1")),
+    "choosing by kNN accuracy": lambda: markdown(choosing.evidence_table("knn_top1")),
     "choosing with colour jitter by linear accuracy": lambda: markdown(
-        choosing.trust_table("linear_top1", "same")
+        choosing.evidence_table("linear_top1", "same")
     ),
-    "choosing with colour jitter by kNN accuracy": lambda: markdown(choosing.trust_table("knn_top1", "same")),
+    "choosing with colour jitter by kNN accuracy": lambda: markdown(
+        choosing.evidence_table("knn_top1", "same")
+    ),
     "linear accuracy by temperature": lambda: markdown(choosing.temperature_table("InfoNCE", "linear_top1")),
     "kNN accuracy by temperature": lambda: markdown(choosing.temperature_table("InfoNCE", "knn_top1")),
     "accuracy of objectives at τ = 0.05": lambda: means([LOW_TEMPERATURE], OBJECTIVE_METRICS),

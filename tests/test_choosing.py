@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy import stats
 
-from ssl_vision.compare import trust
+from ssl_vision.compare import choose
 from ssl_vision.metrics import pair_statistics
 
 pytestmark = pytest.mark.docs
@@ -79,16 +79,16 @@ def test_regret_of_tied_runs_is_their_mean(choosing):
         {"validation": {"knn_top1": min(number, 10)}, "test": {ACCURACY: number / 100}, "temperature": number}
         for number in range(12)
     ]
-    assert choosing.trust("knn_top1", "linear_top1", "STL10", rows).regret == pytest.approx(0.005)
+    assert choosing.evidence("knn_top1", "linear_top1", "STL10", rows).regret == pytest.approx(0.005)
 
 
 def test_tables_have_a_line_for_each_metric_and_temperature(choosing, recorded):
-    table = {line[0]: line[1:] for line in choosing.trust_table("linear_top1")}
+    table = {line[0]: line[1:] for line in choosing.evidence_table("linear_top1")}
     assert table["chosen by"] == ["CIFAR10: Spearman", "CIFAR10: regret"]
     assert table["RankMe"][1] == "**4.00**"  # clearly below chance
     assert table["LiDAR"] == ["", ""]
     assert table["chance"][1] == f"{100 * (0.48 - math.fsum(recorded) / 12):.2f}"
-    other = {line[0]: line[1:] for line in choosing.trust_table("knn_top1")}
+    other = {line[0]: line[1:] for line in choosing.evidence_table("knn_top1")}
     assert other["chosen by"] == ["CIFAR10: Spearman", "CIFAR10: regret", "STL10: Spearman", "STL10: regret"]
     assert (other["RankMe"][1], other["RankMe"][3]) == ("**4.00**", "**2.00**")
     assert float(other["chance"][1]) == pytest.approx(2 * float(other["chance"][3]), abs=0.02)
@@ -100,15 +100,15 @@ def test_tables_have_a_line_for_each_metric_and_temperature(choosing, recorded):
 
 def test_tables_are_empty_without_rows(choosing, monkeypatch, tmp_path):
     monkeypatch.setattr(choosing, "RESULTS", tmp_path)
-    assert choosing.trust_table("knn_top1") == choosing.temperature_table("InfoNCE", "knn_top1") == []
+    assert choosing.evidence_table("knn_top1") == choosing.temperature_table("InfoNCE", "knn_top1") == []
     assert choosing.sensitivity_table() == []
 
 
 def test_committed_correlations_match_committed_rows(choosing, monkeypatch, tmp_path):
-    committed = trust.FILE.read_text()
-    monkeypatch.setattr(choosing, "FILE", tmp_path / "trust.json")
+    committed = choose.FILE.read_text()
+    monkeypatch.setattr(choosing, "FILE", tmp_path / "evidence.json")
     choosing.save()
-    assert (tmp_path / "trust.json").read_text() == committed
+    assert (tmp_path / "evidence.json").read_text() == committed
 
 
 def test_each_data_set_has_24_runs(choosing):

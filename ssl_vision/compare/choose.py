@@ -1,17 +1,24 @@
 """``ssl-vision choose``: the run with the best value of a metric that needs no test images."""
 
+import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from ssl_vision.cli.parser import ArgumentParser
-from ssl_vision.compare.trust import Augmentation, Trust, read_trust
 from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.runs.folder import significant
 from ssl_vision.runs.registry import Run, find_runs, readable
 from ssl_vision.tables import aligned
+
+FILE = Path(__file__).with_name("evidence.json")
+"""The measurements, which ``python benchmarks/choosing.py`` writes."""
+
+Augmentation = Literal["same", "different"]
 
 Metric = Literal["rankme", "effective_rank", "lidar", "uniformity", "alignment", "sensitivity"]
 
@@ -29,6 +36,32 @@ _OF_TRAINING = (
 """Options of data that do not determine which images there are."""
 
 _LISTED = 5
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How well a metric ranked finished runs on one data set by their accuracy on its test images."""
+
+    data: str
+    """Class of the data set."""
+    augmentation: Augmentation
+    """``same`` if all runs have the same augmentation, otherwise ``different``."""
+    metric: str
+    accuracy: str
+    """Metric of ``ssl-vision evaluate``, such as ``linear_top1``."""
+    runs: int
+    spearman: float
+    """Rank correlation, above 0 if better values go with higher accuracy."""
+    low: float
+    """Lower end of the 95 % bootstrap interval of ``spearman`` over temperatures, which the runs share."""
+    high: float
+    regret: float
+    """Accuracy of the best run minus that of the run with the best value of the metric, in [0, 1]."""
+    random_regret: float
+    """The same for a run picked at random, on average."""
+    gain_low: float
+    """Lower end of the 95 % bootstrap interval of ``random_regret`` − ``regret`` over temperatures."""
+    gain_high: float
 
 
 def run(args: Sequence[str]) -> None:
@@ -59,8 +92,15 @@ def run(args: Sequence[str]) -> None:
     more = f"and {len(ranked) - _LISTED} more\n" if len(ranked) > _LISTED else ""
     print(f"{aligned(lines)}\n{more}")
     augmentation: Augmentation = "same" if len({_views(each) for each in ranked}) == 1 else "different"
-    trust = read_trust(metric.name, ranked[0].setting("data"), augmentation)
-    print("\n".join(_advice(ranked, metric, trust, augmentation)))
+    evidence = read_evidence(metric.name, ranked[0].setting("data"), augmentation)
+    print("\n".join(_advice(ranked, metric, evidence, augmentation)))
+
+
+def read_evidence(metric: str, data: str, augmentation: Augmentation) -> list[Evidence]:
+    """Return the measurement of a metric on a data set, or if there is none, those on all others."""
+    rows = [Evidence(**row) for row in json.loads(FILE.read_text(encoding="utf-8"))]
+    every = [each for each in rows if (each.metric, each.augmentation) == (metric, augmentation)]
+    return [evidence for evidence in every if evidence.data == data] or every
 
 
 def orientation(metric: str) -> int:
@@ -128,13 +168,13 @@ def _images(run: Run) -> str:
 
 
 def _advice(
-    ranked: Sequence[Run], metric: MetricDescription, trust: Sequence[Trust], augmentation: Augmentation
+    ranked: Sequence[Run], metric: MetricDescription, evidence: Sequence[Evidence], augmentation: Augmentation
 ) -> Iterator[str]:
     """State how well the metric ranked the measured runs, and recommend a run and an epoch, or neither."""
     best, data = ranked[0], ranked[0].setting("data")
-    if trust and trust[0].data != data:
+    if evidence and evidence[0].data != data:
         yield f"{metric.title} was not compared with test accuracy on {data}, but on other data sets."
-    for each in trust:
+    for each in evidence:
         accuracy = description_of(each.accuracy)
         yield (
             f"{each.data}, {each.runs} runs with {_NAMES[each.augmentation]} augmentation: "
@@ -145,10 +185,10 @@ def _advice(
         )
     if metric.name in _ON_VIEWS and augmentation == "different":
         yield f"The runs differ in their augmentation, and {metric.title} is measured on augmented images."
-    doubtful = [each.data for each in trust if min(each.low, each.gain_low) <= 0]
+    doubtful = [each.data for each in evidence if min(each.low, each.gain_low) <= 0]
     if len(ranked) < 2:
         yield f"Cannot tell: there is only one finished run with {metric.logged_name}."
-    elif not trust:
+    elif not evidence:
         yield f"Cannot tell: {metric.title} was not compared with test accuracy on any data set."
     elif doubtful:
         yield f"Cannot tell: the intervals are not both above 0 on {', '.join(doubtful)}."

@@ -3,15 +3,12 @@
 import json
 import math
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.compare.keys import check_known, full_key, is_metric, key_value, shown
 from ssl_vision.descriptions import description_of
-from ssl_vision.errors import InputError
 from ssl_vision.progress import duration
 from ssl_vision.runs.registry import Run, find_runs
 from ssl_vision.tables import aligned
@@ -29,9 +26,6 @@ _FACTS: dict[str, Callable[[Run], Any]] = {
 """Columns that are neither settings nor metrics."""
 
 _COLUMNS = ("run", "status", "objective", "data", "seed", "epoch", "knn", "knn_split", "time")
-_PAUSE = 2.0
-"""Seconds between two tables of ``--watch``."""
-
 _LEFT_ALIGNED = ("run", "status", "objective", "data")
 
 
@@ -69,36 +63,12 @@ def run(args: Sequence[str]) -> None:
     parser.add_argument(
         "--json", action="store_true", help="Print JSON, with times in seconds and accuracies from 0 to 1."
     )
-    parser.add_argument(
-        "--watch", action="store_true", help="Print the table again every two seconds while a run trains."
-    )
     options = parser.parse_args(list(args))
-    if not options.watch:
-        print(_listing(options)[0])
-    elif options.json:
-        raise InputError("--watch prints a table; leave out --json")
-    else:
-        _watch(options)
+    print(_listing(options))
 
 
-def _watch(options: Any) -> None:
-    """Show the table on a terminal until no run trains, or Ctrl-C; print the last table."""
-    from rich.live import Live
-    from rich.text import Text
-
-    table = ""
-    with suppress(KeyboardInterrupt), Live(auto_refresh=False, transient=True) as live:
-        while True:
-            table, training = _listing(options)
-            live.update(Text(table, no_wrap=True, overflow="crop"), refresh=True)
-            if not training:
-                break
-            time.sleep(_PAUSE)
-    print(table)
-
-
-def _listing(options: Any) -> tuple[str, bool]:
-    """Return the table as text, and whether any of its runs is training.
+def _listing(options: Any) -> str:
+    """Return the table as text.
 
     Raises:
         InputError: There is no run, or no run has one of the keys.
@@ -106,7 +76,7 @@ def _listing(options: Any) -> tuple[str, bool]:
     columns = [key for text in options.columns for key in text.split(",")] or list(_COLUMNS)
     filters = [key_value("--where", text) for text in options.where]
     others = [key for key, _ in filters] + ([options.sort] if options.sort else [])
-    keys = list(dict.fromkeys([*columns, *others, "status"]))
+    keys = list(dict.fromkeys([*columns, *others]))
     runs = find_runs(options.paths or ["runs"])
     undamaged = [run for run in runs if run.damage is None]
     names = {key: key if key in _FACTS else full_key(key, undamaged) for key in keys}
@@ -121,18 +91,17 @@ def _listing(options: Any) -> tuple[str, bool]:
         rows.sort(key=lambda row: _plain(row[key]) is None)
     elif options.descending:
         rows.reverse()
-    training = any(row["status"] == "running" for row in rows)
     rows = [{key: row[key] for key in columns} for row in rows]
     if options.json:
         plain = [{key: _plain(value) for key, value in row.items()} for row in rows]
-        return json.dumps(plain, indent=1), training
+        return json.dumps(plain, indent=1)
     if not rows:
-        return f"none of {len(runs)} runs has {' and '.join(options.where)}", training
+        return f"none of {len(runs)} runs has {' and '.join(options.where)}"
     left = next((i for i, key in enumerate(columns) if key not in _LEFT_ALIGNED), len(columns))
     titles = {"knn": _KNN.heading, "knn_split": f"{_KNN.title} measured on"}
     heads = [titles.get(key, key) for key in columns]
     lines = [[_cell(key, value) for key, value in row.items()] for row in rows]
-    return aligned([heads, *lines], left=max(1, left)), training
+    return aligned([heads, *lines], left=max(1, left))
 
 
 def _row(run: Run, names: Mapping[str, str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 import pytest
 import yaml
 
-from ssl_vision.compare import trust
+from ssl_vision.compare import choose as module
 from ssl_vision.compare.choose import orientation
 from ssl_vision.main import main
 
@@ -29,8 +29,8 @@ GOOD = {
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
     """Function that writes the measurements that the command reads."""
-    file = tmp_path / "trust.json"
-    monkeypatch.setattr(trust, "FILE", file)
+    file = tmp_path / "evidence.json"
+    monkeypatch.setattr(module, "FILE", file)
     monkeypatch.chdir(tmp_path)
     return lambda *rows: file.write_text(json.dumps([GOOD | row for row in rows]))
 

@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from ssl_vision.main import main
-from ssl_vision.runs.folder import RunFolder
 
 HEAD = "step,epoch,train/loss,val/knn_top1\r\n"
 
@@ -162,24 +161,9 @@ def test_unreadable_run_is_listed_and_its_file_is_reported(runs, capsys):
     assert error.count("\n") == 1
 
 
-def test_watch_updates_table_until_no_run_is_training(runs, capsys, monkeypatch):
-    lock = RunFolder(runs / "a").lock
-    lock.take()
-
-    def sleep(seconds):
-        (runs / "a" / "metrics.csv").write_text(HEAD + "3,0,1.5,0.8125\r\n")
-        lock.release()
-
-    monkeypatch.setattr(time, "sleep", sleep)
-    assert main(["runs", str(runs), "--columns", "run", "status", "knn", "--watch"]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "/a " in line]
-    assert line.split()[1:] == ["stopped", "81.25"]
-
-
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        (["--watch", "--json"], "--watch prints a table; leave out --json"),
         (["--where=objctive=MACL"], "no run has 'objctive' in its config.yaml, did you mean 'objective'?"),
         (["--sort=model.objective.temprature"], "did you mean 'model.objective.temperature'?"),
         (["--columns=val/knn"], "no run has 'val/knn' in its metrics.csv, did you mean 'val/knn_top1'?"),
