@@ -18,7 +18,7 @@ from provenance import provenance, save
 
 from ssl_vision.compare.comparison import compare
 from ssl_vision.compare.metric_selector import MetricSelector
-from ssl_vision.compare.summary import as_dict, as_markdown
+from ssl_vision.compare.summary import as_dict, part_of
 from ssl_vision.runs.registry import find_runs
 
 SWEEP = Path(__file__).parent.parent / "configs" / "sweep" / "objectives_digits.yaml"
@@ -49,7 +49,7 @@ def main() -> None:
             compare(runs, by=chosen.by, selector=MetricSelector(metric=metric)) for metric in METRICS
         ]
         record = provenance("pytorch-lightning") | {
-            "tables": [as_markdown(comparison).strip() for comparison in comparisons],
+            "tables": [part_of(comparison).markdown.strip() for comparison in comparisons],
             "comparisons": [_without_folder(as_dict(comparison), folder) for comparison in comparisons],
         }
     save("compare", record)

@@ -157,7 +157,7 @@ CAPS = {
     "": (740, 13),
     "callbacks": (815, 13),
     "cli": (2019, 17),
-    "compare": (1013, 9),
+    "compare": (1154, 9),
     "data": (3455, 43),
     "encoders": (305, 4),
     "evaluation": (2277, 19),

@@ -4,18 +4,21 @@ import itertools
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
 from ssl_vision.cli.suggestions import closest_match
-from ssl_vision.compare.keys import check_known, full_key, is_metric, shortened, shown
+from ssl_vision.compare.keys import check_known, full_key, is_metric, order, shortened, shown
 from ssl_vision.compare.metric_selector import MetricSelector, shared_conditions
 from ssl_vision.compare.statistics import Paired, holm, paired, t_interval
 from ssl_vision.descriptions import MetricDescription
 from ssl_vision.errors import InputError
 from ssl_vision.runs.folder import significant
 from ssl_vision.runs.registry import Run
+
+VALIDATED = "val/knn_top1"
+"""The metric by which `best_values` chooses."""
 
 _LENGTH = ("trainer.max_epochs", "trainer.max_steps")
 """Settings that a continued run may change, but that must be equal in a comparison."""
@@ -43,7 +46,7 @@ class Pair:
     second: Group
     result: Paired
     holm_p: float | None
-    """p of the t test, corrected for all pairs that have one."""
+    """p of the t test, corrected for all pairs of the family that have one."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class Comparison:
     groups: tuple[Group, ...]
     """Groups in descending order of their means. Accuracies are in percent."""
     pairs: tuple[Pair, ...]
+    tests: int
+    """Number of pairs for which p is corrected, in this comparison and others of the same family."""
     baselines: Mapping[str, float]
     """Means of the untrained network and of raw pixels where they were evaluated; accuracies in percent."""
 
@@ -128,6 +133,7 @@ def compare(
                 raise InputError(f"{run.folder.path}: {selector.metric} is {value}, which cannot be compared")
         ordered.append(Group(name, own, values))
     ordered.sort(key=lambda group: -group.mean)
+    (pairs,) = _tested([_couples(ordered, baseline)], alpha)
     return Comparison(
         by=by,
         selector=selector,
@@ -138,25 +144,85 @@ def compare(
         left_out={name: out for name, own in groups.items() if (out := tuple(sorted(set(own) - set(seeds))))},
         differing=_differing(groups, _full_keys(runs, [by]), _full_keys(runs, allow)),
         groups=tuple(ordered),
-        pairs=tuple(_pairs(ordered, baseline, alpha)),
+        pairs=pairs,
+        tests=len(pairs),
         baselines={
             title: metric.scale * value for title, value in selector.baselines(runs, conditions).items()
         },
     )
 
 
-def _pairs(groups: Sequence[Group], baseline: str | None, alpha: float) -> list[Pair]:
+def compare_within(runs: Sequence[Run], *, within: str, by: str, **options: Any) -> dict[str, Comparison]:
+    """Compare groups of runs within each value of a further setting, with one Holm correction for all tests.
+
+    Args:
+        runs: finished runs, as for `compare`.
+        within: key whose values separate the comparisons. Values that only one group has are left out.
+        by: key whose values define the groups.
+        options: further arguments of `compare`.
+
+    Returns:
+        The comparison at each value, numbers in ascending order.
+
+    Raises:
+        InputError: as `compare`, or no value has two groups.
+    """
+    within, by = (full_key(key, runs) for key in (within, by))
+    check_known(within, runs)
+    members: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: order(run.setting(within))):
+        members.setdefault(shown(run.setting(within)), []).append(run)
+    several = {
+        value: own for value, own in members.items() if len({shown(run.setting(by)) for run in own}) > 1
+    }
+    if not several:
+        raise InputError(f"--within {within}: no value has runs that differ in {by}")
+    comparisons = {value: compare(own, by=by, **options) for value, own in several.items()}
+    families = [[(pair.first, pair.second) for pair in each.pairs] for each in comparisons.values()]
+    first, count = next(iter(comparisons.values())), sum(map(len, families))
+    tested = _tested(families, first.alpha)
+    return {
+        value: replace(each, pairs=pairs, tests=count)
+        for (value, each), pairs in zip(comparisons.items(), tested, strict=True)
+    }
+
+
+def best_values(runs: Sequence[Run], *, within: str, by: str) -> dict[str, str]:
+    """Return the value of a setting at which each group has the highest kNN accuracy in its last validation.
+
+    Accuracies are means over the seeds. The result is empty if a run has no validation on images that are
+    neither trained on nor tested.
+    """
+    within, by = (full_key(key, runs) for key in (within, by))
+    accuracies: dict[str, dict[str, list[float]]] = {}
+    for run in runs:
+        accuracy = run.last(VALIDATED)
+        if accuracy is None or run.validated_on == "test images":
+            return {}
+        values = accuracies.setdefault(shown(run.setting(by)), {})
+        values.setdefault(shown(run.setting(within)), []).append(accuracy)
+    return {name: max(values, key=lambda value: fmean(values[value])) for name, values in accuracies.items()}
+
+
+def _couples(groups: Sequence[Group], baseline: str | None) -> list[tuple[Group, Group]]:
     if baseline is None:
-        two = list(itertools.combinations(groups, 2))
-    else:
-        base = next(group for group in groups if group.name == baseline)
-        two = [(group, base) for group in groups if group is not base]
-    results = [paired(a.values, b.values, alpha=alpha, tests=len(two)) for a, b in two]
+        return list(itertools.combinations(groups, 2))
+    base = next(group for group in groups if group.name == baseline)
+    return [(group, base) for group in groups if group is not base]
+
+
+def _tested(families: Sequence[Sequence[tuple[Group, Group]]], alpha: float) -> list[tuple[Pair, ...]]:
+    """Test the pairs of groups of each comparison, with one Holm correction for all of them."""
+    couples = [couple for family in families for couple in family]
+    results = [paired(a.values, b.values, alpha=alpha, tests=len(couples)) for a, b in couples]
     corrected = iter(holm([result.t_p for result in results if result.t_p is not None]))
-    return [
-        Pair(a, b, result, None if result.t_p is None else next(corrected))
-        for (a, b), result in zip(two, results, strict=True)
-    ]
+    pairs = iter(
+        [
+            Pair(a, b, result, None if result.t_p is None else next(corrected))
+            for (a, b), result in zip(couples, results, strict=True)
+        ]
+    )
+    return [tuple(itertools.islice(pairs, len(family))) for family in families]
 
 
 def _grouped(runs: Sequence[Run], by: str) -> dict[str, dict[int, Run]]:
@@ -171,9 +237,10 @@ def _grouped(runs: Sequence[Run], by: str) -> dict[str, dict[int, Run]]:
             other = members[seed]
             keys = [shortened(key) for key in _unequal(_settings(other), _settings(run))]
             more = f" and differ in {_some(keys)}" if keys else ""
+            hint = f"compare --within {keys[0]}, or " if keys else ""
             raise InputError(
-                f"{other.folder.path} and {run.folder.path}: "
-                f"both are {shown(run.setting(by))} with seed {seed}{more}: name only one of the two runs"
+                f"{other.folder.path} and {run.folder.path}: both are {shown(run.setting(by))} with seed "
+                f"{seed}{more}: {hint}name only one of the two runs"
             )
         members[seed] = run
     if len(groups) < 2:

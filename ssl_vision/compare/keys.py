@@ -94,3 +94,19 @@ def shortened(key: str) -> str:
 def shown(value: Any) -> str:
     """The value of a setting as in config.yaml."""
     return "null" if value is None else str(value)
+
+
+def matches(value: Any, text: str) -> bool:
+    """Compare a setting with text: numbers by value, everything else as text without regard to case."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            return value == float(text)
+        except ValueError:
+            return False
+    return shown(value).lower() == text.lower()
+
+
+def order(value: Any) -> tuple[bool, Any]:
+    """Sort key that puts numbers before text."""
+    number = isinstance(value, (int, float))
+    return (not number, value if number else str(value))

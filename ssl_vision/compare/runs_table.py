@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ssl_vision.cli.parser import ArgumentParser
-from ssl_vision.compare.keys import check_known, full_key, is_metric, key_value, shown
+from ssl_vision.compare.keys import check_known, full_key, is_metric, key_value, matches, order
 from ssl_vision.descriptions import description_of
 from ssl_vision.progress import duration
 from ssl_vision.runs.registry import Run, find_runs
@@ -84,10 +84,10 @@ def _listing(options: Any) -> str:
     for key in keys:
         if key not in _FACTS and all(row[key] is None for row in rows):
             check_known(names[key], undamaged, others=tuple(_FACTS))
-    rows = [row for row in rows if all(_matches(row[key], value) for key, value in filters)]
+    rows = [row for row in rows if all(matches(row[key], value) for key, value in filters)]
     if options.sort:
         key = options.sort
-        rows.sort(key=lambda row: _order(_plain(row[key])), reverse=options.descending)
+        rows.sort(key=lambda row: order(_plain(row[key])), reverse=options.descending)
         rows.sort(key=lambda row: _plain(row[key]) is None)
     elif options.descending:
         rows.reverse()
@@ -116,22 +116,6 @@ def _value(run: Run, key: str) -> Any:
     if key in _FACTS:
         return _FACTS[key](run)
     return run.last(key) if is_metric(key) else run.setting(key)
-
-
-def _matches(value: Any, text: str) -> bool:
-    """Compare a setting with text: numbers by value, everything else as text without regard to case."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        try:
-            return value == float(text)
-        except ValueError:
-            return False
-    return shown(value).lower() == text.lower()
-
-
-def _order(value: Any) -> tuple[bool, Any]:
-    """Sort key that puts numbers before text."""
-    number = isinstance(value, (int, float))
-    return (not number, value if number else str(value))
 
 
 def _cell(key: str, value: Any) -> str:

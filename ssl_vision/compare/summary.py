@@ -1,26 +1,106 @@
 """A comparison as sentences, tables and JSON."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
-from ssl_vision.compare.comparison import Comparison, Pair
+from ssl_vision.compare.comparison import VALIDATED, Comparison, Group, Pair
 from ssl_vision.compare.keys import shown
 from ssl_vision.compare.statistics import smallest_wilcoxon_p
 from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.runs.csv_files import names as column_names
 from ssl_vision.runs.registry import Run
-from ssl_vision.tables import as_markdown as markdown
+from ssl_vision.tables import aligned, as_markdown
 
 Lines = list[list[str]]
 
 _UNTITLED = {"features", "metric", "layer", "protocol", "epoch", "options", "lr", "weight_decay", "root"}
 """Conditions that the title of a comparison states elsewhere or omits."""
 
-ACCURACIES = "Means of all accuracies of the same runs, in percent, without tests:"
-"""The line above `accuracy_table`."""
+_ACCURACIES = "Means of all accuracies of the same runs, in percent, without tests:"
+
+
+class Part(NamedTuple):
+    """A comparison, or several with one table, as tables and sentences."""
+
+    title: str
+    tables: Sequence[Lines]
+    sentences: Sequence[str]
+    accuracies: Lines
+    """Means of other accuracies, which are not tested; empty without any."""
+
+    @property
+    def text(self) -> str:
+        """Tables with aligned columns, and a line for each sentence."""
+        parts = [self.title, *map(aligned, filter(None, self.tables)), "\n".join(self.sentences)]
+        return "\n\n".join(parts + ([_ACCURACIES, aligned(self.accuracies)] if self.accuracies else []))
+
+    @property
+    def markdown(self) -> str:
+        """Tables and a list of sentences as Markdown."""
+        tables = [as_markdown(table, right=len(table[0]) - 1) for table in self.tables if table]
+        parts = [f"**{self.title}**", *tables, "\n".join(f"- {line}" for line in self.sentences)]
+        if table := self.accuracies:
+            parts += [_ACCURACIES, as_markdown(table, right=len(table[0]) - 1)]
+        return "\n\n".join(parts) + "\n"
+
+
+def part_of(comparison: Comparison, about: str = "") -> Part:
+    """The tables and sentences of a comparison, with an addition to its title."""
+    tables = [group_table(comparison), pair_table(comparison)]
+    sentences = [*summaries(comparison), *notes(comparison)]
+    return Part(title(comparison) + about, tables, sentences, accuracy_table(comparison))
+
+
+def part_within(within: str, comparisons: Mapping[str, Comparison], chosen: Mapping[str, str]) -> Part:
+    """One table of means and one of pairs for comparisons within each value of a setting.
+
+    Args:
+        within: the setting.
+        comparisons: comparisons by its values.
+        chosen: value that was chosen for each group, which is marked.
+    """
+    first, name = next(iter(comparisons.values())), within.rpartition(".")[2]
+    by_name = {value: {group.name: group for group in each.groups} for value, each in comparisons.items()}
+    lines = [[first.by, *(f"{name} {value}" for value in comparisons)]]
+    for group in dict.fromkeys(group for groups in by_name.values() for group in groups):
+        lines.append([group])
+        for value, groups in by_name.items():
+            mean = _shown(first, groups[group].mean) if group in groups else ""
+            lines[-1].append(f"{mean} *" if chosen.get(group) == value else mean)
+        taus = [_used_temperature(groups[group]) if group in groups else "" for groups in by_name.values()]
+        if name == "temperature" and any(taus):
+            lines.append([f"{group}, last τ in training", *taus])
+    for baseline in dict.fromkeys(title for each in comparisons.values() for title in each.baselines):
+        values = (each.baselines.get(baseline) for each in comparisons.values())
+        lines.append([baseline, *(_shown(first, value) for value in values)])
+    pairs = [
+        {name: value, **dict(zip(table[0], line, strict=True))}
+        for value, each in comparisons.items()
+        if (table := pair_table(each))
+        for line in table[1:]
+    ]
+    heads = list(dict.fromkeys(key for line in pairs for key in line))
+    sentences = [f"{name} {v}: {line}" for v, each in comparisons.items() for line in summaries(each)]
+    sentences += dict.fromkeys(line for each in comparisons.values() for line in notes(each))
+    if chosen:
+        sentences.append(
+            f"* The {name} with the highest mean {VALIDATED}, on {first.groups[0].runs[0].validated_on}."
+        )
+    table = [heads, *([line.get(head, "") for head in heads] for line in pairs)] if pairs else []
+    return Part(f"{title(first)}, by {first.by} within each {name}", [lines, table], sentences, [])
+
+
+def _used_temperature(group: Group) -> str:
+    """The last logged temperature of a group that differs from the configured one; empty otherwise."""
+    used = [value for run in group.runs if (value := run.last("train/temperature")) is not None]
+    base = group.runs[0].setting("model.objective.temperature")
+    if not used or (isinstance(base, float) and math.isclose(fmean(used), base, rel_tol=1e-3)):
+        return ""
+    return f"{fmean(used):.3g}"
 
 
 def title(comparison: Comparison) -> str:
@@ -84,7 +164,7 @@ def pair_table(comparison: Comparison) -> Lines:
     """A row for each pair: the first group minus the second; empty with one seed, which allows no test."""
     if len(comparison.seeds) == 1:
         return []
-    corrected = len(comparison.pairs) > 1
+    corrected = comparison.tests > 1
     bootstrapped = any(pair.result.bootstrap for pair in comparison.pairs)
     heads = ["first - second", "difference", _level(comparison), *(["bootstrap"] if bootstrapped else [])]
     lines = [[*heads, "t test p", *(["Holm p"] if corrected else []), "Wilcoxon p", "d_z", "resolvable"]]
@@ -131,7 +211,7 @@ def summary(comparison: Comparison, pair: Pair) -> str:
             )
         return f"{first} is {size} {place} {second} with each of {seeds}: no spread, so no test."
     p = pair.holm_p
-    p_value = f"{'Holm-corrected ' if len(comparison.pairs) > 1 else ''}p {_equals(p)}"
+    p_value = f"{'Holm-corrected ' if comparison.tests > 1 else ''}p {_equals(p)}"
     interval = _shown(comparison, result.interval)
     if p is not None and p < comparison.alpha:
         level = _level(comparison)
@@ -170,18 +250,6 @@ def notes(comparison: Comparison) -> Iterator[str]:
             f"With {n} seeds Wilcoxon's test cannot fall below p = {least:g}, however large the difference; "
             f"below {comparison.alpha:g} it takes {needed} seeds. The summaries use the t test."
         )
-
-
-def as_markdown(comparison: Comparison) -> str:
-    """Tables, summaries and notes as Markdown."""
-    accuracies = accuracy_table(comparison)
-    lists = "\n".join(f"- {line}" for line in (*summaries(comparison), *notes(comparison)))
-    *parts, last = (
-        markdown(table, right=len(table[0]) - 1) if table else ""
-        for table in (group_table(comparison), pair_table(comparison), accuracies)
-    )
-    parts = [f"**{title(comparison)}**", *parts, lists, ACCURACIES if last else "", last]
-    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def as_dict(comparison: Comparison) -> dict[str, Any]:

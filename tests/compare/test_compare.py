@@ -1,6 +1,5 @@
 """Tests of the paired comparison of hand-made runs: numbers, summaries and refused input."""
 
-import copy
 import csv
 import json
 import os
@@ -8,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-import yaml
+from comparable_runs import compare_error, compare_runs, make_run, row
 from scipy import stats
 
 from ssl_vision.main import main
@@ -18,49 +17,6 @@ SCORES = {
     "DCL": [0.839, 0.838, 0.848, 0.850, 0.846],
     "InfoNCE": [0.830, 0.831, 0.842, 0.836, 0.839],
 }
-CONFIG = {
-    "seed_everything": 0,
-    "model": {
-        "class_path": "SimCLR",
-        "init_args": {
-            "encoder": {"class_path": "ssl_vision.encoders.ResNet", "init_args": {"width": 64}},
-            "objective": None,
-        },
-    },
-    "data": {"class_path": "ssl_vision.data.Digits", "init_args": {"batch_size": 64, "root": "x"}},
-    "trainer": {"max_epochs": 2, "max_steps": -1},
-}
-
-
-def set_option(config, key, value):
-    *path, last = key.split(".")
-    for part in path:
-        config = config[part]
-    config[last] = value
-
-
-def make_run(path, objective="MACL", seed=0, score=0.5, *, epochs=2, rows=None, temperature=0.1, **changes):
-    config = copy.deepcopy(CONFIG)
-    spec = {"class_path": f"ssl_vision.objectives.{objective}", "init_args": {"temperature": temperature}}
-    config["model"]["init_args"]["objective"] = spec
-    config["seed_everything"] = seed
-    for key, value in changes.items():
-        set_option(config, key, value)
-    path.mkdir(parents=True)
-    (path / "config.yaml").write_text(yaml.safe_dump(config))
-    lines = [f"{4 * i + 3},{i},{score - 0.1 * (epochs - 1 - i)}" for i in range(epochs)]
-    (path / "metrics.csv").write_text("\n".join(["step,epoch,val/knn_top1", *lines]) + "\n")
-    lines = [f"{4 * i + 3},{i},1" for i in range(epochs)]
-    (path / "times.csv").write_text("\n".join(["step,epoch,time/train_seconds", *lines]) + "\n")
-    if rows is None:
-        rows = [row(score), row(score / 2, layer="projector"), row(score, features="untrained")]
-    (path / "evaluation.json").write_text(json.dumps(rows))
-
-
-def row(value, **fields):
-    defaults = {"features": "trained", "layer": "backbone", "metric": "knn_top1", "split": "test"}
-    data = {"data": "Digits", "root": "x"}
-    return defaults | data | {"value": value, "protocol": "macl", "epoch": 2, "k": 200} | fields
 
 
 @pytest.fixture
@@ -71,18 +27,6 @@ def runs(tmp_path, monkeypatch):
         for seed, score in enumerate(scores):
             make_run(tmp_path / "runs" / f"{objective}-{seed}", objective, seed, score)
     return tmp_path / "runs"
-
-
-def compare_runs(*args):
-    assert main(["compare", *map(str, args), "--output=out.json"]) == 0
-    with open("out.json", encoding="utf-8") as file:
-        return json.load(file)
-
-
-def compare_error(capsys, *args):
-    assert main(["compare", *map(str, args)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line.removeprefix("ssl-vision compare: ")
 
 
 def percent(name):

@@ -32,6 +32,7 @@ COUNTS = {
     "moco_objectives_digits": 16,
     "objective_temperature_batch": 32,
     "objectives_best_temperature_cifar10_narrow": 12,
+    "macl_weight_and_temperature": 36,
     "objectives_cifar10_narrow": 12,
     "objectives_digits": 15,
     "objectives_stl10": 12,
