@@ -166,7 +166,7 @@ CAPS = {
     "metrics": (1106, 19),
     "objectives": (2084, 29),
     "pretrained": (283, 4),
-    "report": (3087, 25),
+    "report": (3044, 25),
     "reproduce": (839, 8),
     "runs": (1605, 17),
     "sweeps": (2015, 19),

@@ -13,15 +13,9 @@ from markupsafe import Markup
 from torch import Tensor
 
 from ssl_vision.metrics.rows import unit_rows
-from ssl_vision.objectives import (
-    Contrastive,
-    Objective,
-    margin_loss,
-    presets,
-    temperature,
-)
+from ssl_vision.objectives import Anchors, Contrastive, Objective, presets
 from ssl_vision.report.context import FeatureView, ReportContext, evenly_spaced
-from ssl_vision.report.markup import render
+from ssl_vision.report.markup import numbers, render
 from ssl_vision.report.page import Missing, Section
 from ssl_vision.report.sprite_sheet import SpriteSheet
 from ssl_vision.runs.registry import Run
@@ -40,22 +34,9 @@ _WIDTH = 128
 
 _LARGEST = 2**15 - 1
 
-_RULES: dict[type[temperature.TemperatureRule], dict[str, str]] = {
-    temperature.Constant: {"temperature": "temperature"},
-    temperature.AlignmentExponential: {"temperature": "base", "alpha": "alpha"},
-    temperature.AlignmentLinear: {
-        "temperature": "base", "beta": "beta", "threshold": "threshold", "minimum": "minimum",
-    },
-}  # fmt: skip
-"""Rules that explorer.js knows: the names of their attributes, by the names of their parameters there."""
-
-_LOSSES: dict[type[margin_loss.MarginLoss], dict[str, str]] = {
-    margin_loss.Softmax: {}, margin_loss.Decoupled: {}, margin_loss.Clipped: {}, margin_loss.Flat: {},
-    margin_loss.Reweighted: {}, margin_loss.ReweightedByAlignment: {},
-    margin_loss.AtTemperature: {"outer_temperature": "temperature"},
-    margin_loss.VonMisesFisher: {"sigma": "sigma"},
-}  # fmt: skip
-"""Margin losses that explorer.js knows."""
+_MARGINS = torch.cat([torch.linspace(-15, 15, 1501), torch.tensor([-1e-9, 1e-9])]).double().sort().values
+_SIMILARITIES = torch.linspace(-1, 1, 41).double()
+"""Logit margins and positive similarities at which gradient weights are tabulated."""
 
 
 class Stored(NamedTuple):
@@ -134,8 +115,11 @@ def _frame(context: ReportContext, places: Tensor, run: str = "") -> Markup:
     stored = quantise(*context.view_pairs(rows))
     labels = view.images.labels[rows]
     objective = getattr(context.extractor.network, "objective", None)
-    configured = described(objective) if isinstance(objective, Objective) else None
-    sample = evenly_spaced(count, SAMPLE)
+    unit = unit_rows(stored.rows.double())
+    objectives = offered(
+        objective if isinstance(objective, Objective) else None, (unit[:count] * unit[count:]).sum(dim=1)
+    )
+    own, sample = type(objective).__name__, evenly_spaced(count, SAMPLE)
     payload = {
         "embeddings": base64.b64encode(stored.rows.numpy().astype("<i2").tobytes()).decode(),
         "width": stored.rows.shape[1],
@@ -143,8 +127,8 @@ def _frame(context: ReportContext, places: Tensor, run: str = "") -> Markup:
         "rows": rows.tolist(),
         "labels": labels.tolist(),
         "names": {label: view.name(label) for label in torch.unique(labels).tolist()},
-        "objectives": offered(configured),
-        "chosen": configured["name"] if configured else "InfoNCE",
+        "objectives": objectives,
+        "chosen": next((name for name in reversed(objectives) if name.split()[0] == own), "InfoNCE"),
         "sample": sample.tolist(),
     }
     return render(
@@ -171,32 +155,62 @@ def quantise(first: Tensor, second: Tensor) -> Stored:
     return Stored(rounded.to(torch.int16), float((unit @ unit.T - cosines).abs().max()))
 
 
-def offered(own: dict[str, Any] | None = None) -> dict[str, dict[str, Any]]:
-    """Objectives of `presets` at their defaults, by name, and the run's own with its parameters."""
+def offered(own: Objective | None, positive: Tensor) -> dict[str, dict[str, Any]]:
+    """Descriptions of the presets at their defaults, by name, and of the run's own objective.
+
+    Args:
+        own: objective of the run.
+        positive: cosines of the positive pairs, for temperature rules, shape (N,).
+    """
     named = vars(presets).values()
     classes = (each for each in named if inspect.isclass(each) and issubclass(each, Contrastive))
     public = (cls for cls in classes if cls.__module__ == presets.__name__ and cls.__name__[0] != "_")
-    descriptions = filter(None, (described(cls()) for cls in public))
-    objectives = {each["name"]: each for each in descriptions}
-    if own:
-        preset = objectives.get(own["name"], own)
-        if any(own[part] != preset[part] for part in ("rule", "loss")):
-            own["name"] += " of this run"
-        objectives[own["name"]] = own
+    objectives = {cls.__name__: each for cls in public if (each := described(cls(), positive))}
+    if own is not None and (mine := described(own, positive)):
+        name = type(own).__name__
+        objectives[name if objectives.get(name, mine) == mine else f"{name} of this run"] = mine
     return objectives
 
 
-def described(objective: Objective) -> dict[str, Any] | None:
-    """Name, temperature rule, margin loss and their parameters; None if the page cannot compute it."""
+def described(objective: Objective, positive: Tensor) -> dict[str, Any] | None:
+    """Temperature and gradient weights of an objective; None if the page cannot compute its gradient.
+
+    The weights are a table over the logit margin at the temperature ``at`` (None: that of the objective), or
+    over the positive similarity.
+    """
     if not isinstance(objective, Contrastive) or type(objective)._shift is not Contrastive._shift:
         return None
-    rule, loss = objective.temperature, objective.weight
-    if type(rule) not in _RULES or type(loss) not in _LOSSES:
+    tau, outer, pulls = objective.temperature(positive), list[float](), list[Tensor | None]()
+    if tau.ndim:
         return None
-    parameters = {name: getattr(rule, attribute) for name, attribute in _RULES[type(rule)].items()}
-    parameters |= {name: getattr(loss, attribute) for name, attribute in _LOSSES[type(loss)].items()}
-    name = type(objective).__name__
-    return {"name": name, "rule": type(rule).__name__, "loss": type(loss).__name__, "parameters": parameters}
+
+    def weights(margins: Tensor, similarities: Tensor) -> Tensor:
+        def margin_at(temperature: float) -> Tensor:
+            outer.append(temperature)
+            return margins.detach()
+
+        margins, similarities = margins.clone().requires_grad_(), similarities.clone().requires_grad_()
+        losses = objective.weight(Anchors(margins, similarities, tau, margin_at))
+        by_margin, pull = torch.autograd.grad(losses.sum(), (margins, similarities), allow_unused=True)
+        pulls.append(pull)
+        return by_margin
+
+    by_margin = weights(_MARGINS, torch.zeros_like(_MARGINS))
+    by_similarity = weights(torch.zeros_like(_SIMILARITIES), _SIMILARITIES)
+    varies = [bool(values.ne(values[0]).any()) for values in (by_margin, by_similarity)]
+    if all(varies) or any(pull is not None and bool(pull.any()) for pull in pulls):
+        return None
+    at, knots, values, says = None, _MARGINS, by_margin, "a function of its logit margin d"
+    if varies[1]:
+        knots, values, says = _SIMILARITIES, by_similarity, "a function of s⁺"
+    elif not varies[0]:
+        knots, values, says = knots[:1], values[:1], f"{float(values[0]):g}"
+    elif outer:
+        at, says = outer[0], f"W at τ = {outer[0]:g}"
+    elif torch.allclose(values, knots.sigmoid()):
+        says = "W"
+    table = {"of": "positive" if varies[1] else "margin", "at": at, "says": says}
+    return table | {"temperature": float(tau), "knots": knots.tolist(), "values": numbers(values.tolist(), 9)}
 
 
 def takeaways(rows: Tensor, labels: Tensor) -> list[str]:

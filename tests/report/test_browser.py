@@ -62,7 +62,7 @@ def test_every_chart_is_drawn_without_an_error_or_a_request(browser, file):
     browser.open(file)
     count = browser.show_all()
     marks = "document.querySelectorAll('.plot .trace, .plot .heatmaplayer image').length"
-    assert browser(marks) >= count >= 14
+    assert browser(marks) >= count >= 13
     assert browser.errors() == []
     assert browser.requests() == []
 

@@ -1,7 +1,6 @@
 """Tests that what a page computes from embeddings in a browser matches the objectives and autograd."""
 
 import base64
-import json
 import shutil
 
 import numpy as np
@@ -15,6 +14,10 @@ from ssl_vision.metrics import pair_statistics
 from ssl_vision.objectives import Anchors
 from ssl_vision.report.explorer import described, offered, quantise
 
+PRESETS = (
+    "InfoNCE", "DCL", "DCLPlus", "FlatNCE", "DualTemperature", "MACL", "MACLc", "AdaptiveInfoNCE", "MACLb",
+    "MACLICML",
+)  # fmt: skip
 FRAME = ".explorer"
 STEP = 0.1
 
@@ -79,21 +82,20 @@ def stepped(objective, unit):
 
 
 @pytest.mark.parametrize("tau", [0.01, 0.1, 1.0])
-@pytest.mark.parametrize("name", list(offered()))
+@pytest.mark.parametrize("name", PRESETS)
 def test_numbers_on_page_match_objective_and_autograd(browser, batch, name, tau):
     unit, labels = batch["unit"], torch.tensor(batch["labels"])
-    parameters = batch["objectives"][name]["parameters"] | {"temperature": tau}
-    options = dict(parameters)
-    if "threshold" in options and name == "MACLb":
-        del options["threshold"]
-    objective = getattr(objectives, name)(**options)
+    objective = getattr(objectives, name)()
+    positive = (unit[: len(labels)] * unit[len(labels) :]).sum(dim=1)
+    assert batch["objectives"][name]["temperature"] == pytest.approx(float(objective.temperature(positive)))
+    objective.temperature = objectives.Constant(tau)
     anchor = 17
     shown = browser(f"""(e => {{
-        e.change("{name}", {json.dumps(parameters)}, {anchor});
-        const {{ weights, anchor, after, here }} = e.result;
-        return {{ tau: weights.tau, margin: weights.margins[{anchor}], shares: [...anchor.shares],
-            weight: weights.push[{anchor}], pull: anchor.pull, push: anchor.push, net: anchor.net,
-            margins: [...weights.margins], after: [after.uniformity, after.tolerance],
+        e.change("{name}", {tau}, {anchor});
+        const {{ tau, margins, weights, anchor, after, here }} = e.result;
+        return {{ tau, margin: margins[{anchor}], shares: [...anchor.shares],
+            weight: weights[{anchor}], pull: anchor.pull, push: anchor.push, net: anchor.net,
+            margins: [...margins], after: [after.uniformity, after.tolerance],
             here: [here.uniformity, here.tolerance] }};
     }})({one(FRAME)}.explorer)""")
     expected = forces(objective, unit, anchor)
@@ -114,17 +116,17 @@ def test_numbers_on_page_match_objective_and_autograd(browser, batch, name, tau)
 
 def test_changing_temperature_keeps_cached_margins_of_outer_one(browser):
     cached = browser(f"""(e => {{
-        e.change("DualTemperature", {{outer_temperature: 10}});
-        const first = e.batch.margins(10);
-        for (let k = 1; k < 20; k++) e.change("DualTemperature", {{temperature: k / 20}});
-        return e.batch.margins(10) === first;
+        e.change("DualTemperature", 0.1);
+        const first = e.batch.margins(1);
+        for (let k = 1; k < 20; k++) e.change("DualTemperature", k / 21);
+        return e.batch.margins(1) === first;
     }})({one(FRAME)}.explorer)""")
     assert cached
 
 
 def test_the_keyboard_moves_the_anchor_and_the_temperature(browser):
     state = f"{one(FRAME)}.explorer.state"
-    browser(f"{one(FRAME)}.explorer.change('InfoNCE', {{temperature: 0.1}}, 3)")
+    browser(f"{one(FRAME)}.explorer.change('InfoNCE', 0.1, 3)")
     browser(f"{one('.explorer canvas')}.focus()")
     browser.key("ArrowRight")
     assert browser(f"{state}.anchor") == 4
@@ -132,7 +134,7 @@ def test_the_keyboard_moves_the_anchor_and_the_temperature(browser):
     browser(f"{one('.explorer input')}.focus()")
     sentence = browser(f"{one('.explorer .sentence')}.textContent")
     browser.driver.switch_to.active_element.send_keys("\ue012" * 100)  # arrow left
-    assert 0.01 < browser(f"{state}.p.temperature") < 0.09
+    assert 0.01 < browser(f"{state}.tau") < 0.09
     assert browser(f"{one('.explorer .sentence')}.textContent") != sentence
 
 
@@ -154,13 +156,20 @@ def test_quantised_embeddings_have_stated_cosine_error():
 
 
 def test_only_objectives_that_the_page_can_compute_are_offered():
-    presets = {"InfoNCE", "DCL", "DCLPlus", "FlatNCE", "DCLW", "DualTemperature", "MACL", "MACLc", "MACLb"}
-    assert offered().keys() == presets | {"AdaptiveInfoNCE", "MACLICML"}
-    assert described(objectives.ArcCon()) is None
-    assert described(objectives.InfoNCE(temperature=objectives.LinearInEpoch())) is None
-    assert described(objectives.BarlowTwins()) is None
-    description = described(objectives.DualTemperature(temperature=0.2, outer_temperature=0.5))
-    assert description["parameters"] == {"temperature": 0.2, "outer_temperature": 0.5}
+    positive = torch.tensor([0.2, 0.6])
+    assert offered(None, positive).keys() == set(PRESETS)
+    assert described(objectives.ArcCon(), positive) is None
+    assert described(objectives.DCLW(), positive) is None  # its pull is not its push
+    assert described(objectives.BarlowTwins(), positive) is None
+    assert described(objectives.MACL(temperature=0.1), positive)["temperature"] == pytest.approx(0.1 * 2**0.4)
+    own = offered(objectives.InfoNCE(temperature=objectives.LinearInEpoch(base=0.3)), positive)
+    assert [*own][-1] == "InfoNCE of this run"
+    assert own["InfoNCE of this run"]["temperature"] == pytest.approx(0.3)
+    assert [*offered(objectives.InfoNCE(), positive)] == [*offered(None, positive)]
+    says = {name: each["says"] for name, each in own.items()}
+    assert says["InfoNCE"] == "W"
+    assert says["MACL"] == "1"
+    assert says["DualTemperature"] == "W at τ = 1"
 
 
 @pytest.mark.long
@@ -175,11 +184,11 @@ def test_explorers_of_two_runs_share_anchor_and_list_differences(browser, evalua
     assert browser(f"{frames}.map(e => e.explorer.state.anchor)") == [9, 9]
     shown = "[...document.querySelectorAll('.differences button')].filter(b => !b.hidden).length"
     assert browser(shown) == 0
-    browser(f"{frames}[1].explorer.change('InfoNCE', {{temperature: 0.01}})")
-    browser(f"{frames}[0].explorer.change('MACL')")  # with one slider more
+    browser(f"{frames}[1].explorer.change('InfoNCE', 0.01)")
+    browser(f"{frames}[0].explorer.change('DualTemperature')")  # with a longer sentence
     first, second = browser(f"{frames}.map(e => e.querySelector('canvas').getBoundingClientRect().top)")
     assert first == second
-    browser(f"{frames}[0].explorer.change('InfoNCE', {{temperature: 0.1}})")
+    browser(f"{frames}[0].explorer.change('InfoNCE', 0.1)")
     first, second = browser(f"{frames}.map(e => [...e.explorer.result.shares])")
     heavier = browser("document.querySelectorAll('.differences .weighed')[1].querySelector('button').value")
     assert int(heavier) == int(np.argmax(np.subtract(second, first)))

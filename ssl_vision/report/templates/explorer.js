@@ -28,29 +28,17 @@
     return rows;
   };
 
-  // Temperature rules, of the mean similarity A of positive pairs, and gradient weights, of the anchors' margins.
-  const RULES = {
-    Constant: (p) => p.temperature,
-    AlignmentExponential: (p, A) => p.temperature * p.alpha ** A,
-    AlignmentLinear: (p, A) => Math.max(p.minimum, p.temperature * (1 + p.beta * (A - p.threshold))),
-  };
-  const LOSSES = {
-    Softmax: ({ margins }) => margins.map(sigmoid),
-    Decoupled: ({ margins }) => margins.map(() => 1),
-    Clipped: ({ margins }) => margins.map((d) => (d > 0 ? 1 : 0)),
-    Flat: ({ margins }) => margins.map(() => 1),
-    Reweighted: ({ margins }) => margins.map(() => 1),
-    ReweightedByAlignment: ({ positives }) => positives.map((s) => 2 - s),
-    AtTemperature: ({ batch, p }) => batch.margins(p.outer_temperature).map(sigmoid),
-    VonMisesFisher: ({ margins }) => margins.map(() => 1),
-  };
-  // All pull with the weight they push with, except DCLW.
-  const PULLS = {
-    VonMisesFisher: ({ positives, p }) => {
-      const shares = positives.map((s) => Math.exp((s - 1) / p.sigma));
-      const mean = shares.reduce((a, b) => a + b) / shares.length;
-      return shares.map((share) => 2 - share / mean);
-    },
+  // Value of a table at x, linear between its knots.
+  const interpolated = ({ knots, values }, x) => {
+    let low = 0, high = knots.length - 1;
+    if (x <= knots[low]) return values[low];
+    if (x >= knots[high]) return values[high];
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (knots[middle] <= x) low = middle;
+      else high = middle;
+    }
+    return values[low] + ((values[high] - values[low]) * (x - knots[low])) / (knots[high] - knots[low]);
   };
 
   // A batch of 2N unit embeddings, those of view 1 first; the negatives of one are all but the two of its image.
@@ -101,15 +89,13 @@
       }
       return sums.map((sum, i) => Math.log(sum) + (1 - positives[i]) / tau);
     }
-    // Temperature, margins, and the weights of each anchor's push and pull under an objective.
-    weigh({ rule, loss }, p) {
-      const tau = RULES[rule](p, this.alignment), margins = this.margins(tau);
-      const known = { batch: this, positives: this.positives, margins, p };
-      const push = LOSSES[loss](known);
-      return { tau, margins, push, pull: PULLS[loss]?.(known) ?? push };
+    // Temperature, margins, and the gradient weights of the anchors under an objective.
+    weigh(objective, tau) {
+      const margins = this.margins(tau), of = { margin: objective.at ? this.margins(objective.at) : margins, positive: this.positives };
+      return { tau, margins, weights: of[objective.of].map((x) => interpolated(objective, x)) };
     }
     // Shares of the negatives in the push on an anchor, and the forces on it along the sphere.
-    forces(i, { tau, push, pull }) {
+    forces(i, { tau, weights }) {
       const { count, width, rows } = this, own = this.other(i), shares = new Float64Array(count);
       let nearest = -1, total = 0;
       for (let j = 0; j < count; j++) if (j !== i && j !== own) nearest = Math.max(nearest, this.cosine(i, j));
@@ -118,9 +104,9 @@
       const away = new Float64Array(width), towards = new Float64Array(width);
       for (let j = 0; j < count; j++) {
         shares[j] /= total;
-        for (let k = 0; k < width; k++) away[k] -= (shares[j] * push[i] * rows[j * width + k]) / tau;
+        for (let k = 0; k < width; k++) away[k] -= (shares[j] * weights[i] * rows[j * width + k]) / tau;
       }
-      for (let k = 0; k < width; k++) towards[k] = (pull[i] * rows[own * width + k]) / tau;
+      for (let k = 0; k < width; k++) towards[k] = (weights[i] * rows[own * width + k]) / tau;
       const tangential = (force) => {
         const along = dot(force, 0, rows, i, width);
         return force.map((value, k) => value - along * rows[i * width + k]);
@@ -130,14 +116,14 @@
       return { shares, push: length(out), pull: length(back), net: length(out.map((x, k) => x + back[k])) };
     }
     // The embeddings after a step of gradient descent of a given root mean square length, or null without a gradient.
-    stepped(weights, length) {
-      const { count, width, rows } = this, { tau, margins, push, pull } = weights, moves = new Float64Array(rows.length);
+    stepped({ tau, margins, weights }, length) {
+      const { count, width, rows } = this, moves = new Float64Array(rows.length);
       for (let i = 0; i < count; i++)
         for (let j = i + 1; j < count; j++) {
           const own = j === this.other(i);
           // P_ij = exp(s_ij / τ) / Σ_k exp(s_ik / τ), and the sum is exp(d_i + s⁺_i / τ)
-          const part = (a) => push[a] * Math.exp((this.cosine(i, j) - this.positives[a]) / tau - margins[a]);
-          const force = own ? pull[i] + pull[j] : -(part(i) + part(j));
+          const part = (a) => weights[a] * Math.exp((this.cosine(i, j) - this.positives[a]) / tau - margins[a]);
+          const force = own ? weights[i] + weights[j] : -(part(i) + part(j));
           for (let k = 0; k < width; k++) {
             moves[i * width + k] += force * rows[j * width + k];
             moves[j * width + k] += force * rows[i * width + k];
@@ -191,19 +177,7 @@
     return cells;
   };
 
-  const KNOBS = {
-    temperature: { title: "τ", from: 0.01, to: 1, log: true },
-    outer_temperature: { title: "outer τ", from: 0.01, to: 10, log: true },
-    alpha: { title: "α", from: 1, to: 4 },
-    beta: { title: "β", from: 0, to: 1 },
-    threshold: { title: "A₀", from: -1, to: 1 },
-    sigma: { title: "σ", from: 0.05, to: 5, log: true },
-  };
-  const WEIGHTS = {
-    Softmax: "W", Decoupled: "1", Flat: "1", Clipped: "1 if d > 0, else 0", Reweighted: "1", ReweightedByAlignment: "2 − s⁺",
-    AtTemperature: "W at the outer τ", VonMisesFisher: "1; only its pull varies",
-  };
-  const STEP = 0.1, NEAREST = 10, BINS = 50;
+  const FROM = 0.01, TO = 1, STEP = 0.1, NEAREST = 10, BINS = 50;
   const short = (x) => (x === 0 ? "0" : Math.abs(x) < 0.001 || Math.abs(x) >= 1e5 ? x.toExponential(1) : x.toPrecision(3));
   const percent = (x) => `${x >= 0.0995 ? (100 * x).toFixed(0) : x >= 0.00095 ? (100 * x).toFixed(1) : x > 0 ? "< 0.1" : "0"} %`;
   const svg = (name, attributes, content = "") =>
@@ -221,16 +195,14 @@
     sample.prepare();
     const sampled = data.sample.map((i) => data.labels[i]), here = place(sample.rows, data.width, sampled);
     const name = (i) => `image ${data.rows[i % half]}${data.labels[i % half] < 0 ? "" : `, class ${data.names[data.labels[i % half]]}`}`;
-    const step = (objective, p) => {
-      const moved = sample.stepped(sample.weigh(objective, p), STEP);
+    const step = (objective, tau) => {
+      const moved = sample.stepped(sample.weigh(objective, tau), STEP);
       return moved ? place(moved, data.width, sampled) : here;
     };
 
-    // State: objective, parameters, anchor.
-    const state = { objective: data.objectives[data.chosen], p: {}, anchor: 0 };
-    for (const each of [...Object.values(data.objectives), state.objective]) Object.assign(state.p, each.parameters);
+    const state = { name: data.chosen, objective: data.objectives[data.chosen], tau: data.objectives[data.chosen].temperature, anchor: 0 };
 
-    const knobs = one(".knobs", frame), canvas = one("canvas", frame), select = one("select", frame);
+    const slider = one(".knobs input", frame), canvas = one("canvas", frame), select = one("select", frame);
     const sprite = new Image();
     const tile = one(".tile.image", frame), COLUMNS = Number(getComputedStyle(tile).getPropertyValue("--columns"));
     sprite.src = getComputedStyle(tile).backgroundImage.slice(5, -2);
@@ -267,24 +239,7 @@
     };
 
     select.replaceChildren(...Object.keys(data.objectives).map((key) => new Option(key, key, false, key === data.chosen)));
-    const sliders = {};
-    for (const [key, { title, from, to, log }] of Object.entries(KNOBS)) {
-      const label = document.createElement("label");
-      label.innerHTML = `<span>${title}</span><input type="range" min="0" max="1000"><output></output>`;
-      const input = one("input", label);
-      input.setAttribute("aria-label", { temperature: "temperature τ", outer_temperature: "outer temperature" }[key] ?? title);
-      const read = () => (log ? from * (to / from) ** (input.value / 1000) : from + (to - from) * (input.value / 1000));
-      const write = (x) => { input.value = 1000 * (log ? Math.log(x / from) / Math.log(to / from) : (x - from) / (to - from)); };
-      input.addEventListener("input", () => { state.p[key] = read(); redraw(); });
-      sliders[key] = { label, write, output: one("output", label), input };
-      knobs.append(label);
-    }
-    const shown = () => {
-      for (const [key, { label, write }] of Object.entries(sliders)) {
-        label.hidden = !(key in state.objective.parameters) || (key === "threshold" && state.objective.name === "MACLb");
-        write(state.p[key]);
-      }
-    };
+    slider.addEventListener("input", () => { state.tau = FROM * (TO / FROM) ** (slider.value / slider.max); redraw(); });
 
     // A treemap of the images' shares of the push, largest first; cells are (image, x, y, width, height) in CSS pixels.
     let cells = [];
@@ -337,30 +292,30 @@
 
     let result = {};
     const calculate = () => {
-      const weights = batch.weigh(state.objective, state.p), anchor = batch.forces(state.anchor, weights);
+      const weighed = batch.weigh(state.objective, state.tau), anchor = batch.forces(state.anchor, weighed);
       const shares = new Float64Array(half);
       anchor.shares.forEach((share, j) => { shares[j % half] += share; });
       const order = [...anchor.shares].map((share, j) => [share, j]).sort((a, b) => b[0] - a[0]);
       let needed = 0, sum = 0;
       while (sum < 0.5 && needed < order.length) sum += order[needed++][0];
       const same = anchor.shares.reduce((total, share, j) => total + (labels[j] >= 0 && labels[j] === labels[state.anchor] ? share : 0), 0);
-      result = { weights, anchor, shares, needed, same, here, after: step(state.objective, state.p) };
+      result = { ...weighed, anchor, shares, needed, same, here, after: step(state.objective, state.tau) };
     };
 
     const tell = () => {
-      const { weights, anchor, shares, needed, same, after } = result, i = state.anchor, { tau } = weights;
-      for (const [key, { output }] of Object.entries(sliders)) output.textContent = short(state.p[key]);
-      if (state.objective.rule !== "Constant") sliders.temperature.output.textContent += ` → ${short(tau)}`;
+      const { tau, margins, weights, anchor, shares, needed, same, after } = result, i = state.anchor;
+      one(".knobs output", frame).textContent = short(tau);
+      slider.value = (slider.max * Math.log(tau / FROM)) / Math.log(TO / FROM);
       const negatives = batch.count - 2, own = known && data.labels[i] >= 0;
       one(".sentence", frame).textContent =
         `At τ = ${short(tau)}, ${needed.toLocaleString("en")} of the ${negatives.toLocaleString("en")} negatives of this image exert half of the push on it.` +
         (own ? ` Images of its own class exert ${percent(same)} of the whole push.` : "");
       picture(one(".chosen", frame), i);
       one(".who", frame).textContent = name(i);
-      const W_i = sigmoid(weights.margins[i]);
-      const facts = { margin: weights.margins[i], difficulty: W_i, weight: weights.push[i], pull: anchor.pull, push: anchor.push, net: anchor.net };
+      const W_i = sigmoid(margins[i]);
+      const facts = { margin: margins[i], difficulty: W_i, weight: weights[i], pull: anchor.pull, push: anchor.push, net: anchor.net };
       for (const [key, value] of Object.entries(facts)) one(`[data-fact=${key}]`, frame).textContent = short(value).replace("-", "−");
-      one(".rule", frame).textContent = `${state.objective.name} weights the gradient of an anchor by ${WEIGHTS[state.objective.loss]}.`;
+      one(".rule", frame).textContent = `${state.name} weights the gradient of an anchor by ${state.objective.says}. Its τ is ${short(state.objective.temperature)} for these images.`;
       const near = [...shares.keys()].filter((j) => j !== i).sort((a, b) => shares[b] - shares[a]);
       list(one(".weighed", frame), near.slice(0, NEAREST).map((j) => [j, [shares[j]], [percent(shares[j])]]));
       const cosines = [], part = [];
@@ -372,8 +327,8 @@
         svg("text", { class: "own", x: mark > W / 2 ? mark - 4 : mark + 4, y: TOP + 4, "text-anchor": mark > W / 2 ? "end" : "start" }, "positive") +
         axis([lowest, (lowest + 1) / 2, 1], x, "cosine with the anchor"),
         `Negatives by their cosine with the anchor, from ${lowest} to 1, and where the push comes from`);
-      const W_all = weights.margins.map(sigmoid), most = Math.max(1, Math.ceil(weights.push.reduce((a, b) => Math.max(a, b))));
-      const hard = counts(W_all, null, 0, most), weigh = counts(weights.push, null, 0, most), top = Math.max(...hard, ...weigh);
+      const W_all = margins.map(sigmoid), most = Math.max(1, Math.ceil(weights.reduce((a, b) => Math.max(a, b))));
+      const hard = counts(W_all, null, 0, most), weigh = counts(weights, null, 0, most), top = Math.max(...hard, ...weigh);
       const median = W_all.slice().sort()[batch.count >> 1], to = (w) => L + (w / most) * (R - L);
       put("spread", area(hard, top, "grey") + area(weigh, top, "outline") +
         svg("line", { class: "here", x1: to(W_i), x2: to(W_i), y1: TOP - 4, y2: FLOOR }) +
@@ -408,9 +363,9 @@
     };
     const trace = () => {
       clearTimeout(pending);
-      const next = [], objective = state.objective, p = { ...state.p };
+      const next = [], { objective } = state;
       const one = () => {
-        next.push(step(objective, { ...p, temperature: TAUS[next.length] }));
+        next.push(step(objective, TAUS[next.length]));
         if (next.length < TAUS.length) pending = setTimeout(one);
         else { path = next; plane(result.after); }
       };
@@ -454,12 +409,9 @@
       redraw();
       for (const each of partners()) if (each.explorer && each.explorer.state.anchor !== i) each.explorer.choose(i);
     };
-    const change = (objective, parameters = {}, anchor = state.anchor) => {
-      state.objective = data.objectives[objective];
-      state.p = { ...state.p, ...("minimum" in state.objective.parameters ? { minimum: state.objective.parameters.minimum } : {}), ...(state.objective.name === "MACLb" ? { threshold: 0 } : {}), ...parameters };
-      state.anchor = anchor;
-      select.value = objective;
-      shown();
+    const change = (name, tau = state.tau, anchor = state.anchor) => {
+      Object.assign(state, { name, objective: data.objectives[name], tau, anchor });
+      select.value = name;
       redraw(true);
     };
 
@@ -483,7 +435,7 @@
     Object.defineProperties(frame, { explorer: { value: { batch, sample, state, data, change, choose, get result() { return result; } } } });
     one(".waiting", frame).remove();
     frame.classList.add("ready");
-    change(data.chosen, state.objective.parameters, partners().find((each) => each !== frame && each.explorer)?.explorer.state.anchor ?? 0);
+    change(data.chosen, state.tau, partners().find((each) => each !== frame && each.explorer)?.explorer.state.anchor ?? 0);
   };
 
   const watcher = new IntersectionObserver((entries) => {
