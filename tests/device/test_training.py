@@ -90,6 +90,7 @@ def train(
     optimizer: str = "adam",
     precision: str = "bf16-mixed",
     deterministic: bool = False,
+    benchmark: bool = False,
     views: dict[str, Any] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
@@ -107,7 +108,8 @@ def train(
     with tempfile.TemporaryDirectory() as folder:
         trainer = pl.Trainer(
             max_epochs=1, limit_train_batches=warm + 2, limit_val_batches=0, log_every_n_steps=warm,
-            accelerator="gpu", devices=1, precision=precision, deterministic=deterministic, logger=False,
+            accelerator="gpu", devices=1, precision=precision, deterministic=deterministic, benchmark=benchmark,
+            logger=False,
             enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
             default_root_dir=folder,
             callbacks=[counter, ObjectiveStatistics(), WeightHistogram(weight_log), skips],
@@ -117,7 +119,7 @@ def train(
             trainer.fit(model, data)
         finally:
             torch.use_deterministic_algorithms(False)
-            torch.backends.cudnn.deterministic = False
+            torch.backends.cudnn.deterministic = torch.backends.cudnn.benchmark = False
     return {"places": Counter(counter.places), **counter.parts}
 
 
@@ -134,6 +136,7 @@ CASES: dict[str, dict[str, Any]] = {
     **{f"method {name}": {"method": name} for name in METHODS},
     "bn per_view": {"bn": "per_view"},
     "chunks": {"chunk_size": BATCH // 4},
+    "convolutions of measured speed": {"benchmark": True},
     "all views": {"views": ALL_VIEWS},
 }
 OTHERS: dict[str, dict[str, Any]] = {
@@ -161,6 +164,7 @@ GRAPHS: dict[str, dict[str, Any]] = {
     },
     **{f"graph, {name}": {"cuda_graph": True, "objective": name} for name in OBJECTIVES if name != "reclaim"},
     **{f"graph, method {name}": {"cuda_graph": True, "method": name} for name in METHODS},
+    "graph, convolutions of measured speed": {"cuda_graph": True, "benchmark": True},
     "graph, all views": {"cuda_graph": True, "views": ALL_VIEWS},
     "graph, compiled views": {"cuda_graph": True, "views": {}},
     "graph, all views, compiled": {"cuda_graph": True, "views": {**ALL_VIEWS, "compile": "auto"}},

@@ -35,6 +35,8 @@ SUCCEEDS(cudnnSetActivationDescriptor) SUCCEEDS(cudnnDestroyActivationDescriptor
 LAUNCHES(cudnnBatchNormalizationForwardTrainingEx) LAUNCHES(cudnnBatchNormalizationBackwardEx)
 LAUNCHES(cudnnBatchNormalizationForwardInference) LAUNCHES(cudnnBackendExecute)
 
+API int cudnnGetStream(void *handle, void **stream) { *stream = 0; return 0; } /* asked for by cudnn.benchmark */
+
 API const char *cudnnGetErrorString(int status) { return "error of the fake cuDNN"; }
 
 API int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(void *a, int b, int c, void *d, void *e, void *f,
