@@ -108,8 +108,8 @@ def train(
     with tempfile.TemporaryDirectory() as folder:
         trainer = pl.Trainer(
             max_epochs=1, limit_train_batches=warm + 2, limit_val_batches=0, log_every_n_steps=warm,
-            accelerator="gpu", devices=1, precision=precision, deterministic=deterministic, benchmark=benchmark,
-            logger=False,
+            accelerator="gpu", devices=1, precision=precision, deterministic=deterministic,
+            benchmark=benchmark, logger=False,
             enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
             default_root_dir=folder,
             callbacks=[counter, ObjectiveStatistics(), WeightHistogram(weight_log), skips],
