@@ -40,7 +40,7 @@ LAYERS = [
     {"report"},
     {"sweeps"},
     {"reproduce"},
-    {"main", "api"},
+    {"main", "api", "catalogue"},
     {"__main__"},
 ]
 """Subpackages and modules from the lowest layer to the highest; those of the first import only each other."""
@@ -154,16 +154,16 @@ def test_getattr_and_hasattr_are_used_only_in_listed_files():
 
 
 CAPS = {
-    "": (740, 13),
-    "callbacks": (815, 13),
+    "": (761, 14),
+    "callbacks": (813, 13),
     "cli": (2019, 17),
     "compare": (1040, 10),
     "data": (3455, 43),
     "encoders": (305, 4),
-    "evaluation": (2277, 19),
+    "evaluation": (2266, 19),
     "export": (644, 5),
-    "methods": (1023, 15),
-    "metrics": (1106, 19),
+    "methods": (1021, 15),
+    "metrics": (1078, 19),
     "objectives": (2084, 29),
     "pretrained": (283, 4),
     "report": (3091, 26),
