@@ -146,17 +146,17 @@ class DescribedMetric:
         better: Any = getattr(cls, "higher_is_better", None)
         attributes = {key: getattr(cls, key) for key in _ATTRIBUTES}
         description = MetricDescription(name, direction=_DIRECTIONS.get(better, better), **attributes)
-        built_in = None if cls.__module__.startswith("ssl_vision.") else _built_in().get(name)
-        known = _defined.get(name, built_in)
-        if known not in (None, description):
+        catalogued = {} if cls.__module__.startswith("ssl_vision.") else _built_in()
+        known = defined.get(name, catalogued.get(name, description))
+        if known != description:
             raise ValueError(f"metric {name!r} is described twice: {known} and {description}")
-        _defined[name] = description
+        defined[name] = description
 
 
 _ATTRIBUTES = ("title", "unit", "sections", "needs", "note", "long_title", "order")
 _DIRECTIONS: dict[bool | None, Direction] = {True: "higher", False: "lower", None: "none"}
 
-_defined: dict[str, MetricDescription] = {}
+defined: dict[str, MetricDescription] = {}
 """Descriptions of the classes that are imported, by name."""
 
 
@@ -242,4 +242,4 @@ def _built_in() -> dict[str, MetricDescription]:
 
 def _registered() -> Mapping[str, MetricDescription]:
     """Return all descriptions by name; imported classes take precedence over the catalogue."""
-    return ChainMap(_defined, _built_in())
+    return ChainMap(defined, _built_in())

@@ -1,5 +1,6 @@
 """Tests of the metric descriptions: attributes of classes, readable without torch, and equal in the docs."""
 
+import json
 import re
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ssl_vision.catalogue import text
+from ssl_vision.catalogue import catalogue
 from ssl_vision.descriptions import (
     CATALOGUE,
     LAYERS,
@@ -46,8 +47,13 @@ def test_sections_have_their_metrics_in_order():
 
 
 def test_catalogue_is_current():
-    """Commands that do not import torch show what is in the file."""
-    assert CATALOGUE.read_text() == text(), "run `make catalogue`, or python -m ssl_vision.catalogue"
+    """Of the trainer's options, which each version of Lightning describes, only names are compared."""
+    stored, current = json.loads(CATALOGUE.read_text()), json.loads(json.dumps(catalogue()))
+    for contents in (stored, current):
+        contents["options"] = [
+            option[0] if option[0].startswith("trainer.") else option for option in contents["options"]
+        ]
+    assert stored == current, "run `make catalogue`, or python -m ssl_vision.catalogue"
     assert len({each.order for each in _built_in().values()}) == len(_built_in())
 
 

@@ -106,7 +106,6 @@ ATTRIBUTES_BY_NAME = {
     "main.py": "a command's function",
     "evaluation/protocol.py": "a measurement that a protocol file names",
     "cli/classes.py": "a class that a config names",
-    "cli/parser.py": "a class that an option names",
     "cli/fit.py": "the data class of a config; the rank, which Lightning sets in some environments only",
     # iterate over the fields of one of our own dataclasses, tuples or modules
     "report/explorer.py": "parameters of rules and margin losses, from a table; the objective of any network",
@@ -154,9 +153,9 @@ def test_getattr_and_hasattr_are_used_only_in_listed_files():
 
 
 CAPS = {
-    "": (761, 14),
+    "": (798, 14),
     "callbacks": (813, 13),
-    "cli": (2019, 17),
+    "cli": (1716, 17),
     "compare": (1040, 10),
     "data": (3455, 43),
     "encoders": (305, 4),

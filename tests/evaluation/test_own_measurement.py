@@ -10,7 +10,7 @@ import torch
 
 from ssl_vision.cli.import_paths import names_in_command
 from ssl_vision.data import Digits
-from ssl_vision.descriptions import _defined, description_of
+from ssl_vision.descriptions import defined, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import embed
 from ssl_vision.evaluation.measurement import Measurement, kinds, measurement
@@ -63,7 +63,7 @@ def user_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     sys.modules.pop("their_metrics", None)
-    _defined.pop("impurity", None)
+    defined.pop("impurity", None)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_evaluation_file_describes_metric_without_its_module(run, user_folder):
     assert [group["name"] for group in written["groups"]] == ["3.0", "4.0"]
     value = next(row["value"] for row in rows if row["metric"] == "impurity")
     assert written["groups"][1]["mean"] == pytest.approx(100 * value)
-    _defined.pop("impurity")
+    defined.pop("impurity")
     assert "strangers %" in protocols.section(Run(run)).html
 
 
