@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 DATA ?= data
 DEADLINE ?= 540
 
-.PHONY: demo help test package-tests check-docs notebooks notebook-outputs docs torture floors audit gpu lint install install-test clean
+.PHONY: demo help test package-tests check-docs notebooks notebook-outputs catalogue docs torture floors audit gpu lint install install-test clean
 
 demo: install  ## pretrains on the digits, and compares with baselines, with all and with few labels
 	$(BIN)/ssl-vision fit --config configs/pretrain/digits.yaml --name demo --overwrite true
@@ -29,6 +29,9 @@ notebooks: install-test  ## runs the notebooks
 
 notebook-outputs: install-test  ## runs the notebooks and stores their outputs
 	OMP_NUM_THREADS=1 $(BIN)/python notebooks/execute.py
+
+catalogue: install-test  ## writes what help and tables show of classes, options and metrics without importing torch
+	$(BIN)/python -m ssl_vision.catalogue
 
 docs: install-test  ## builds the documentation in site/
 	$(BIN)/mkdocs build --strict

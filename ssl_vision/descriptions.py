@@ -1,15 +1,16 @@
 """Metric descriptions: title, unit, direction and place of each number that is logged or evaluated.
 
-A metric is described once, by a call of `describe` in the file that defines it. Tables, curves, reports, the
+A metric is described once, by attributes of its class; see `DescribedMetric`. Tables, curves, reports, the
 documentation and ``ssl-vision compare`` read the descriptions and have no lists of metrics of their own.
 
-Commands such as ``ssl-vision runs`` must not import torch. The descriptions of this package are therefore
-read from its source files, as setuptools reads ``version = attr: …``, and their arguments have to be
-literals. The descriptions of other modules are known once the module is imported.
+Commands such as ``ssl-vision runs`` must not import torch. They read the descriptions of this package from
+catalogue.json, which ``make catalogue`` writes. The descriptions of other modules are known once the module
+is imported.
 """
 
-import ast
-from collections.abc import Iterator, Mapping
+import json
+from collections import ChainMap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -68,7 +69,12 @@ class MetricDescription:
             raise ValueError(f"direction: expected one of {get_args(Direction)}, got {self.direction!r}")
         if unknown := set(self.sections) - set(get_args(Section)):
             raise ValueError(f"sections: expected some of {get_args(Section)}, got {sorted(unknown)}")
-        object.__setattr__(self, "long_title", self.long_title or self.title)
+        for name, value in (
+            ("sections", tuple(self.sections)),
+            ("needs", tuple(self.needs)),
+            ("long_title", self.long_title or self.title),
+        ):
+            object.__setattr__(self, name, value)
 
     @property
     def percent(self) -> bool:
@@ -105,33 +111,53 @@ class MetricDescription:
         return f"{self.shown(value, plain)} {self.unit}".rstrip()
 
 
-def describe(
-    name: str,
-    *,
-    title: str,
-    unit: str = "",
-    direction: Direction = "none",
-    sections: tuple[Section, ...] = ("table", "curves"),
-    needs: tuple[str, ...] = (),
-    note: str = "",
-    long_title: str = "",
-    order: int = _LAST,
-) -> MetricDescription:
-    """Register the description of a metric; the arguments are those of `MetricDescription`.
+class DescribedMetric:
+    """Base class of metrics, which says how a number that is logged or evaluated is shown.
+
+    A subclass with a ``metric_name`` describes the metric of this name: it sets the fields of
+    `MetricDescription` as class attributes, except for the direction, which follows from
+    ``higher_is_better`` as in torchmetrics. A number that no class of its own computes has a class with
+    these attributes only:
+
+        class LearningRate(DescribedMetric):
+            metric_name = "train/lr"
+            title = "learning rate"
 
     Raises:
-        ValueError: The metric already has another description, or an argument is invalid.
-
-    Example:
-        >>> described = describe("neighbour_purity", title="purity", unit="%", direction="higher")
-        >>> description_of("val/neighbour_purity_projector") == described
-        True
+        ValueError: at the definition of a subclass, an attribute is invalid, or another class describes
+            the metric differently.
     """
-    description = MetricDescription(name, title, unit, direction, sections, needs, note, long_title, order)
-    registered = _registered().setdefault(name, description)
-    if registered != description:  # an equal one comes from the import of its own module
-        raise ValueError(f"metric {name!r} is described twice: {registered} and {description}")
-    return description
+
+    metric_name = ""
+    title = ""
+    unit = ""
+    higher_is_better: bool | None
+    sections: tuple[Section, ...] = ("table", "curves")
+    needs: tuple[str, ...] = ()
+    note = ""
+    long_title = ""
+    order = _LAST
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "metric_name" not in vars(cls):
+            return
+        name = cls.metric_name
+        better: Any = getattr(cls, "higher_is_better", None)
+        attributes = {key: getattr(cls, key) for key in _ATTRIBUTES}
+        description = MetricDescription(name, direction=_DIRECTIONS.get(better, better), **attributes)
+        catalogued = {} if cls.__module__.startswith("ssl_vision.") else _built_in()
+        known = defined.get(name, catalogued.get(name, description))
+        if known != description:
+            raise ValueError(f"metric {name!r} is described twice: {known} and {description}")
+        defined[name] = description
+
+
+_ATTRIBUTES = ("title", "unit", "sections", "needs", "note", "long_title", "order")
+_DIRECTIONS: dict[bool | None, Direction] = {True: "higher", False: "lower", None: "none"}
+
+defined: dict[str, MetricDescription] = {}
+"""Descriptions of the classes that are imported, by name."""
 
 
 def description_of(name: str, *, stored: Mapping[str, Any] | None = None) -> MetricDescription:
@@ -158,8 +184,7 @@ def description_of(name: str, *, stored: Mapping[str, Any] | None = None) -> Met
         'no/such_metric'
     """
     bare = name.rpartition("/")[2]
-    candidates = (text.removesuffix(suffix) for text in (name, bare) for suffix in LAYERS.values())
-    for candidate in candidates:
+    for candidate in (text.removesuffix(suffix) for text in (name, bare) for suffix in LAYERS.values()):
         if candidate in _registered():
             return _registered()[candidate]
     fields = {key: stored[key] for key in _STORED if key in stored} if stored else {}
@@ -196,7 +221,7 @@ def described(section: Section | None = None) -> list[MetricDescription]:
 def stored_description(name: str) -> dict[str, str]:
     """Return what a row of evaluation.json states about a metric that is described outside this package."""
     description = _registered().get(name)
-    if description is None or name in _declared():
+    if description is None or name in _built_in():
         return {}
     return {key: getattr(description, key) for key in _STORED}
 
@@ -204,35 +229,17 @@ def stored_description(name: str) -> dict[str, str]:
 _STORED = ("title", "unit", "direction")
 
 
-@cache
-def _registered() -> dict[str, MetricDescription]:
-    """Return all descriptions by name: those declared in this package, and those added by `describe`."""
-    return dict(_declared())
+CATALOGUE = Path(__file__).parent / "catalogue.json"
+"""What commands without torch know of the package's classes, which `ssl_vision.catalogue` writes."""
 
 
 @cache
-def _declared() -> dict[str, MetricDescription]:
-    """Read the descriptions in the source files of this package, without importing them.
-
-    Raises:
-        ValueError: Two files describe the same metric, or an argument is not a literal.
-    """
-    declared: dict[str, MetricDescription] = {}
-    for description in _declarations(Path(__file__).parent):
-        if description.name in declared:
-            raise ValueError(f"metric {description.name!r} is described in two places")
-        declared[description.name] = description
-    return declared
+def _built_in() -> dict[str, MetricDescription]:
+    """Return the descriptions of this package by name."""
+    entries = json.loads(CATALOGUE.read_text(encoding="utf-8"))["metrics"]
+    return {entry["name"]: MetricDescription(**entry) for entry in entries}
 
 
-def _declarations(folder: Path) -> Iterator[MetricDescription]:
-    """Iterate over the calls of `describe` at the top level of the files below a folder."""
-    for file in sorted(folder.rglob("*.py")):
-        text = file.read_text(encoding="utf-8")
-        if "\ndescribe(" not in text:
-            continue
-        for statement in ast.parse(text, str(file)).body:
-            match statement:
-                case ast.Expr(value=ast.Call(func=ast.Name(id="describe")) as call):
-                    options = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
-                    yield MetricDescription(*map(ast.literal_eval, call.args), **options)
+def _registered() -> Mapping[str, MetricDescription]:
+    """Return all descriptions by name; imported classes take precedence over the catalogue."""
+    return ChainMap(defined, _built_in())

@@ -1,6 +1,6 @@
-"""Tests of the metric descriptions: declared once, readable without torch, and equal in the docs."""
+"""Tests of the metric descriptions: attributes of classes, readable without torch, and equal in the docs."""
 
-import importlib
+import json
 import re
 import subprocess
 import sys
@@ -9,25 +9,26 @@ from pathlib import Path
 import pytest
 import torch
 
-import ssl_vision
-from ssl_vision.descriptions import LAYERS, _declarations, _declared, describe, described, description_of
-from ssl_vision.methods import Layers
-from ssl_vision.metrics import (
-    Alignment,
-    KNNAccuracy,
-    LiDAR,
-    RankMe,
-    SemanticSensitivity,
-    Tolerance,
-    Uniformity,
+from ssl_vision.catalogue import catalogue
+from ssl_vision.descriptions import (
+    CATALOGUE,
+    LAYERS,
+    DescribedMetric,
+    MetricDescription,
+    _built_in,
+    described,
+    description_of,
+    stored_description,
 )
+from ssl_vision.methods import Layers
+from ssl_vision.metrics import Uniformity
 from ssl_vision.metrics.representation import Representation
 
 DOCS = Path(__file__).parent.parent / "docs"
 
 
 def names(section):
-    return [metric.name for metric in described(section) if metric.name in _declared()]
+    return [metric.name for metric in described(section) if metric.name in _built_in()]
 
 
 def test_sections_have_their_metrics_in_order():
@@ -45,36 +46,21 @@ def test_sections_have_their_metrics_in_order():
     assert names("progress") == ["train/loss", "knn_top1"]
 
 
-def test_imported_modules_register_metrics_declared_in_source():
-    """A call whose arguments differ from those read from the source would describe its metric twice."""
-    package = Path(ssl_vision.__file__).parent
-    calls = {file: file.read_text().count("\ndescribe(") for file in package.rglob("*.py")}
-    for file in (file for file, count in calls.items() if count):
-        importlib.import_module(".".join(["ssl_vision", *file.relative_to(package).with_suffix("").parts]))
-    assert sum(calls.values()) == len(_declared()) == len({each.order for each in _declared().values()})
+def test_catalogue_is_current():
+    """Of the trainer's options, which each version of Lightning describes, only names are compared."""
+    stored, current = json.loads(CATALOGUE.read_text()), json.loads(json.dumps(catalogue()))
+    for contents in (stored, current):
+        contents["options"] = [
+            option[0] if option[0].startswith("trainer.") else option for option in contents["options"]
+        ]
+    assert stored == current, "run `make catalogue`, or python -m ssl_vision.catalogue"
+    assert len({each.order for each in _built_in().values()}) == len(_built_in())
 
 
 def test_every_representation_metric_is_described():
     representation = Representation(extended=True)
     representation.update(torch.randn(20, 4), torch.arange(20) % 2)
-    assert representation.compute().keys() <= _declared().keys()
-
-
-@pytest.mark.parametrize(
-    ("metric", "name"),
-    [
-        (Alignment, "alignment"),
-        (KNNAccuracy, "knn_top1"),
-        (LiDAR, "lidar"),
-        (RankMe, "rankme"),
-        (SemanticSensitivity, "sensitivity"),
-        (Tolerance, "tolerance"),
-        (Uniformity, "uniformity"),
-    ],
-)
-def test_described_direction_matches_metric_class(metric, name):
-    directions = {True: "higher", False: "lower", None: "none"}
-    assert description_of(name).direction == directions[metric.higher_is_better]
+    assert representation.compute().keys() <= _built_in().keys()
 
 
 @pytest.mark.parametrize(
@@ -96,29 +82,44 @@ def test_described_layers_match_network_layers():
     assert tuple(LAYERS) == Layers._fields
 
 
-def test_conflicting_or_computed_descriptions_raise_value_error(tmp_path):
-    description = {"title": "kept", "unit": "%"}
-    assert describe("test_described_once", **description) == describe("test_described_once", **description)
+def metric(**attributes):
+    return type("Own", (DescribedMetric,), attributes)
+
+
+def test_class_attributes_describe_metric():
+    class Own(Uniformity):
+        metric_name = "test_own"
+        title = "own"
+        unit = "%"
+
+    own = description_of("val/test_own_projector")
+    assert own == MetricDescription(
+        "test_own", "own", "%", "lower", Uniformity.sections, note=Uniformity.note, order=Uniformity.order
+    )
+    assert stored_description("test_own") == {"title": "own", "unit": "%", "direction": "lower"}
+    assert stored_description("uniformity") == {}
+
+
+def test_conflicting_descriptions_raise_value_error():
+    for _ in range(2):  # as in a module that is imported again
+        metric(metric_name="test_described_once", title="kept", unit="%")
     with pytest.raises(ValueError, match="'test_described_once' is described twice"):
-        describe("test_described_once", title="another")
+        metric(metric_name="test_described_once", title="another")
     with pytest.raises(ValueError, match="'uniformity' is described twice"):
-        describe("uniformity", title="another")
-    (tmp_path / "computed.py").write_text('\nNAME = "x"\ndescribe(NAME, title="x")\n')
-    with pytest.raises(ValueError, match="malformed node"):
-        list(_declarations(tmp_path))
+        metric(metric_name="uniformity", title="another")
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("attributes", "words"),
     [
-        ({"title": ""}, "expected a name, a title and a unit"),
-        ({"title": "x", "direction": "up"}, "direction: expected one of"),
+        ({}, "expected a name, a title and a unit"),
+        ({"title": "x", "higher_is_better": "up"}, "direction: expected one of"),
         ({"title": "x", "sections": ("cellar",)}, "sections: expected some of"),
     ],
 )
-def test_invalid_descriptions_raise_value_error(options, words):
+def test_invalid_descriptions_raise_value_error(attributes, words):
     with pytest.raises(ValueError, match=words):
-        describe("test_invalid", **options)
+        metric(metric_name="test_invalid", **attributes)
 
 
 def test_descriptions_are_read_without_torch():
@@ -135,7 +136,7 @@ def test_documented_metric_table_matches_descriptions():
     expected = [
         f"| `{each.name}` | {each.heading} | {better[each.direction]} | {needs} | {each.note} |"
         for each in described()
-        if each.name in _declared()
+        if each.name in _built_in()
         for needs in (", ".join(each.needs),)
     ]
     assert table[2:] == expected

@@ -19,7 +19,7 @@ from settings import TINY
 
 from ssl_vision import __version__
 from ssl_vision import objectives as o
-from ssl_vision.cli.choices import known_options
+from ssl_vision.cli.choices import option_names
 from ssl_vision.data import ImageFolder, Views
 from ssl_vision.encoders import ResNet
 from ssl_vision.evaluation.protocol import read_protocol, shipped
@@ -279,7 +279,7 @@ def test_migration_page_names_existing_losses_and_options():
                 option.partition("=")[0].strip() for option in re.split(r", (?=\w+=)", options) if option
             } <= set(accepted)
     options = set(re.findall(r"--((?:model|data|metrics)\.[\w.]+\w)", page))
-    assert options <= known_options().keys() | {"model.momentum", "data.views"}
+    assert options <= set(option_names()) | {"model.momentum", "data.views"}
 
 
 def test_backbones_page_loop_trains_with_dcl_loss(working_directory, images):

@@ -5,23 +5,7 @@ from typing import Any
 import pytorch_lightning as pl
 
 from ssl_vision.callbacks.objective_eval import objective_at, warn_if_too_short
-from ssl_vision.descriptions import describe
-
-describe(
-    "train/temperature",
-    title="temperature τ",
-    sections=("curves",),
-    note="This is the temperature that the objective uses.",
-    order=90,
-)
-describe(
-    "train/alignment",
-    title="similarity of positive pairs",
-    sections=("curves",),
-    needs=("views",),
-    note="This is the mean cosine of positive pairs in training; higher values mean closer views.",
-    order=100,
-)
+from ssl_vision.descriptions import DescribedMetric
 
 
 class ObjectiveStatistics(pl.Callback):
@@ -60,3 +44,24 @@ class ObjectiveStatistics(pl.Callback):
         """Warn if the run was too short."""
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         warn_if_too_short(trainer, self, every, "log_every_n_steps")
+
+
+class TrainingTemperature(DescribedMetric):
+    """Temperature of the objective."""
+
+    metric_name = "train/temperature"
+    title = "temperature τ"
+    sections = ("curves",)
+    note = "This is the temperature that the objective uses."
+    order = 90
+
+
+class TrainingAlignment(DescribedMetric):
+    """Cosine of positive pairs in training."""
+
+    metric_name = "train/alignment"
+    title = "similarity of positive pairs"
+    sections = ("curves",)
+    needs = ("views",)
+    note = "This is the mean cosine of positive pairs in training; higher values mean closer views."
+    order = 100

@@ -1,83 +1,107 @@
-"""Options of ``fit`` that name a class, and the options of those classes, without importing them."""
+"""Options of ``fit`` and the classes that they name, read from catalogue.json without importing torch."""
 
-import ast
+import json
+import re
+from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from ssl_vision.cli.sources import Definition, Option, added_options, definition, public_classes, read_module
-from ssl_vision.runs.settings import named_settings
+from ssl_vision.descriptions import CATALOGUE
 
-_RUN_OPTIONS = "ssl_vision.cli.run_options"
-
-
-CHOICES = {
-    "data": ("ssl_vision.data", "ImageData"),
-    "model": ("ssl_vision.methods", "Method"),
-    "encoder": ("ssl_vision.encoders", "Encoder"),
-    "network": ("ssl_vision.encoders", "Encoder"),
-    "objective": ("ssl_vision.objectives", "Objective"),
-    "temperature": ("ssl_vision.objectives", "TemperatureRule"),
-    "weight": ("ssl_vision.objectives", "MarginLoss", "NegativeWeight"),
-    "gate": ("ssl_vision.objectives", "Gate"),
-    "ratio": ("ssl_vision.objectives", "Ratio"),
-}
-"""Package and base classes of the classes that an option accepts, by the last part of the option's name."""
+_ABBREVIATIONS = ("al.", "Eq.", "Fig.", "e.g.", "i.e.")
 
 
-def classes_of(option: str) -> dict[str, Definition]:
+class Option(NamedTuple):
+    """An option.
+
+    Args:
+        name: dotted name, of an option of a class below the class, such as "views.size".
+        default: default value as it is written on the command line; None if a value is required.
+        values: type of the values; "class" where an object is expected.
+        text: description, or "".
+    """
+
+    name: str
+    default: str | None
+    values: str
+    text: str
+
+
+class ClassDescription(NamedTuple):
+    """A class that options can name.
+
+    Args:
+        name: name of the class.
+        sentence: first sentence of its docstring.
+        options: options of its constructor; those of a dataclass follow its name and a dot.
+    """
+
+    name: str
+    sentence: str
+    options: tuple[Option, ...]
+
+
+@cache
+def catalogue() -> dict[str, Any]:
+    """Return the contents of catalogue.json."""
+    contents: dict[str, Any] = json.loads(CATALOGUE.read_text(encoding="utf-8"))
+    return contents
+
+
+@cache
+def classes_of(option: str) -> dict[str, ClassDescription]:
     """Return the classes that an option such as ``model.objective`` accepts, by name, without abstract ones.
 
     The result is empty for an option that does not name a class of this package.
     """
-    package, *bases = CHOICES.get(option.rpartition(".")[2], ("",))
-    return {name: each for base in bases for name, each in public_classes(package, base).items()}
-
-
-@cache
-def defaults() -> dict[str, str]:
-    """Return the defaults that ``fit`` sets itself, by option; a class is given by its name."""
-    settings = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in named_settings(_literal("DEFAULTS"))
+    entries = catalogue()["classes"].get(option.rpartition(".")[2], ())
+    return {
+        name: ClassDescription(name, sentence, tuple(Option(*each) for each in options))
+        for name, sentence, options in entries
     }
-    return {"data": _literal("DEFAULT_DATA"), **settings}
 
 
-def _literal(name: str) -> Any:
-    """Return a constant of the module that defines the options of ``fit``."""
-    module = read_module(_RUN_OPTIONS)
-    if module is None:
-        raise ValueError(f"no module {_RUN_OPTIONS}")
-    return ast.literal_eval(module.constants[name])
+def options_of_fit(chosen: Mapping[str, str | None]) -> dict[str, Option]:
+    """Return the options of ``fit`` by dotted name.
 
-
-def default_class(option: str) -> Definition | None:
-    """Return the class that an option names by default."""
-    return classes_of(option).get(defaults().get(option, ""))
-
-
-@cache
-def known_options() -> dict[str, Option]:
-    """Return the options of ``fit`` by dotted name, with their defaults.
-
-    Options of the default classes have their defaults; those of other classes follow, without defaults.
+    Args:
+        chosen: classes that options name; other options name their defaults.
     """
     options: dict[str, Option] = {}
-    for prefix in ("data", "model", "model.encoder", "model.objective"):
-        first = default_class(prefix)
-        for cls in (first, *classes_of(prefix).values()):
-            for option in cls.options if cls else ():
-                name = f"{prefix}.{option.name}"
-                shown = option if cls is first else option._replace(default=None)
-                options.setdefault(name, shown._replace(name=name))
-    trainer = definition("pytorch_lightning.trainer.trainer.Trainer")
-    metrics = definition("ssl_vision.callbacks.RepresentationMetrics")
-    for prefix, owner in (("trainer", trainer), ("metrics", metrics)):
-        for option in owner.options if owner else ():
-            if prefix == "trainer" or option.name not in _literal("NOT_OPTIONS"):
-                options[f"{prefix}.{option.name}"] = option._replace(name=f"{prefix}.{option.name}")
-    options |= {option.name: option for option in added_options(f"{_RUN_OPTIONS}.add_run_options")}
-    for name, default in defaults().items():
-        option_of_fit = options.get(name, Option(name, default, "", ""))
-        options[name] = option_of_fit._replace(default=default)
-    return options
+    for key, default in catalogue()["defaults"].items():
+        cls = classes_of(key).get(chosen.get(key) or default)
+        for option in cls.options if cls else ():
+            options[f"{key}.{option.name}"] = option._replace(name=f"{key}.{option.name}")
+        options[key] = Option(key, default, "", "")
+    return options | {option.name: option for option in (Option(*each) for each in catalogue()["options"])}
+
+
+@cache
+def option_names() -> list[str]:
+    """Return the names of the options of ``fit``, those of all classes among them."""
+    names = dict.fromkeys(options_of_fit({}))
+    for key in catalogue()["defaults"]:
+        names |= {f"{key}.{option.name}": None for cls in classes_of(key).values() for option in cls.options}
+    return list(names)
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text, with a capital letter and a full stop.
+
+    Example:
+        >>> first_sentence("width of the embeddings; 128 in the paper. Larger ones take memory.")
+        'Width of the embeddings; 128 in the paper.'
+    """
+    ends = (match.start() + 1 for match in re.finditer(r"\. (?![a-z])", text))
+    sentence = text[: next((end for end in ends if not text[:end].endswith(_ABBREVIATIONS)), len(text))]
+    return capitalized(sentence if not sentence or sentence.endswith(".") else f"{sentence}.")
+
+
+def capitalized(text: str) -> str:
+    """Begin a text with a capital letter, unless it begins with a symbol or a name such as kNN.
+
+    Example:
+        >>> capitalized("width of the embeddings"), capitalized("kNN accuracy")
+        ('Width of the embeddings', 'kNN accuracy')
+    """
+    return text[0].upper() + text[1:] if re.match(r"[a-z]+[ ,.:;]", text) and text[1].isalpha() else text

@@ -8,11 +8,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from ssl_vision.cli.choices import classes_of, default_class, defaults, known_options
+from ssl_vision.cli.choices import (
+    ClassDescription,
+    Option,
+    capitalized,
+    catalogue,
+    classes_of,
+    first_sentence,
+    options_of_fit,
+)
 from ssl_vision.cli.import_paths import dotted
-from ssl_vision.cli.sources import Definition, Option, capitalized, definition
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.errors import InputError
+from ssl_vision.loading import load
 from ssl_vision.runs.reading import read_yaml
 from ssl_vision.runs.settings import named_settings
 
@@ -26,72 +34,13 @@ ssl-vision fit pretrains an encoder. Give at least one option:
 Change one thing with an option, such as --model.objective MACL or --trainer.max_epochs 100.
 ssl-vision fit --help lists the options; ssl-vision list objectives lists the objectives."""
 
-GROUPS = {
-    "run": (
-        "config", "name", "runs_dir", "overwrite", "ckpt_path", "initial_checkpoint", "save_every_n_steps",
-        "seed_everything",
-    ),
-    "data": (
-        "data", "data.batch_size", "data.val", "data.val_share", "data.download",
-    ),
-    "views": (
-        "data.views.size", "data.views.scale", "data.views.degrees", "data.views.hflip",
-        "data.views.brightness", "data.views.contrast", "data.views.saturation", "data.views.hue",
-        "data.views.jitter", "data.views.grayscale", "data.views.blur", "data.views.solarize",
-        "data.views.compile",
-    ),
-    "encoder": ("model.encoder", "model.encoder.depth", "model.encoder.width", "model.encoder.stem"),
-    "method": (
-        "model", "model.hidden_dim", "model.output_dim", "model.head_batch_norm", "model.bn",
-        "model.chunk_size", "model.compile_mode",
-    ),
-    "objective": ("model.objective", "model.objective.temperature", "model.objective.pairs"),
-    "optimizer": (
-        "model.optimizer.name", "model.optimizer.lr", "model.optimizer.weight_decay",
-        "model.optimizer.momentum", "model.optimizer.schedule", "model.optimizer.warmup_epochs",
-        "model.optimizer.lr_scaling", "model.optimizer.exclude_bias_and_norm", "model.optimizer.layer_decay",
-    ),
-    "trainer": (
-        "trainer.max_epochs", "trainer.max_steps", "trainer.max_time", "trainer.accelerator",
-        "trainer.devices", "trainer.precision", "trainer.accumulate_grad_batches",
-        "trainer.gradient_clip_val", "trainer.sync_batchnorm", "trainer.check_val_every_n_epoch",
-        "trainer.limit_train_batches", "trainer.callbacks",
-    ),
-    "logging": (
-        "trainer.log_every_n_steps", "trainer.enable_progress_bar", "metrics.k", "gradients", "online_probe",
-        "report", "wandb", "wandb_artifacts", "wandb_media",
-    ),
-}  # fmt: skip
-"""Options in the short help, by group."""
+_SHORT_HELP = Path(__file__).parent / "short_help.yaml"
 
-TEXTS = {
-    "config": "Config file; later files and options take precedence.",
-    "ckpt_path": "Checkpoint to continue from, or last: the last one of the run.",
-    "seed_everything": "Seed of the initial weights, the batches and the views.",
-    "data": "Data set: {classes}, or your own.",
-    "data.val": "Validation images: auto, train (held-out), val or test.",
-    "model": "Method: {classes}, or your own.",
-    "model.encoder": "Encoder: {classes}, or your own module.",
-    "model.objective": "Objective; ssl-vision list objectives lists all of them.",
-    "model.objective.pairs": "Negatives: both or cross (views of the batch), queue or keys.",
-    "trainer.max_epochs": "Number of epochs.",
-    "trainer.max_steps": "Number of updates after which the run ends; -1 for no limit.",
-    "trainer.max_time": "Time after which the run ends, days:hours:minutes:seconds.",
-    "trainer.accelerator": "Kind of device: cpu, gpu, mps, or auto.",
-    "trainer.devices": "Number of devices, or their indices.",
-    "trainer.precision": "Precision: 32-true, bf16-mixed or 16-mixed; null is 32-true.",
-    "trainer.accumulate_grad_batches": "Number of batches whose gradients are accumulated.",
-    "trainer.gradient_clip_val": "Gradient norm above which gradients are clipped.",
-    "trainer.sync_batchnorm": "Compute BatchNorm over the images of all processes.",
-    "trainer.check_val_every_n_epoch": "Number of epochs between validations.",
-    "trainer.limit_train_batches": "Batches per epoch: a number, or a share such as 0.5.",
-    "trainer.callbacks": "Callbacks of your own, as in --trainer.callbacks+=my_module.MyCallback.",
-    "trainer.log_every_n_steps": "Number of steps between rows of metrics.csv.",
-    "trainer.enable_progress_bar": "Show the progress bar; null shows it.",
+_LIGHTNING = {
+    name: Option(name, default, "", "")
+    for name, default in (("config", "null"), ("ckpt_path", "null"), ("seed_everything", "0"))
 }
-"""Descriptions of Lightning's options, and of options that select a class."""
-
-_OWN_DEFAULTS = {"config": "null", "ckpt_path": "null", "seed_everything": "0"}
+"""Options that Lightning adds to a command."""
 
 _COLUMN = 40
 _WIDEST = 110
@@ -100,7 +49,7 @@ _WIDEST = 110
 def answer(args: Sequence[str]) -> str | None:
     """Return the help that arguments of ``fit`` ask for, or None if they ask for none.
 
-    ``--help all`` and the help of a class without known sources are left to the parser.
+    ``--help all`` and the help of a class that cannot be imported are left to the parser.
 
     Raises:
         InputError: help is requested for a class that does not exist.
@@ -120,61 +69,30 @@ def class_help(args: Sequence[str]) -> str | None:
     """Return the help of the class or the group of options that ``--OPTION.help`` asks for, or None.
 
     Raises:
-        InputError: the class does not exist.
+        InputError: the class does not exist, or a config file cannot be read.
     """
-    for i, arg in enumerate(args):
+    for arg, following in pairwise([*args, "-"]):
         if match := re.fullmatch(r"--([\w.]+)\.help(?:=(.*))?", arg):
             option, name = match[1], match[2]
-            if name is None and i + 1 < len(args) and not args[i + 1].startswith("-"):
-                name = args[i + 1]
-            if not classes_of(option):
-                return "\n".join(_group_help(option, args)) or None
-            return _help_of(option, name or _chosen(option, args))
+            if name is None and not following.startswith("-"):
+                name = following
+            given = _given(args)
+            if classes_of(option):
+                return "\n".join(_help_of(option, name or given.get(option))) or None
+            group = (each for each in options_of_fit(given).values() if each.name.startswith(f"{option}."))
+            return "\n".join(_table(map(_with_values, group))) or None
     return None
-
-
-def _group_help(group: str, args: Sequence[str]) -> Iterator[str]:
-    """Yield the options of a group such as ``trainer`` or ``data.views``, with the defaults of the class."""
-    owner = group.rpartition(".")[0]
-    chosen = classes_of(owner).get(_chosen(owner, args) or "")
-    if chosen is None:
-        options: Iterable[Option] = known_options().values()
-    else:
-        options = (each._replace(name=f"{owner}.{each.name}") for each in chosen.options)
-    for each in options:
-        if each.name.startswith(f"{group}."):
-            yield from _described(each)
 
 
 def short_help(args: Sequence[str] = ()) -> str:
     """Return the most common options in groups, each with its default and one sentence.
 
-    Args:
-        args: arguments of ``fit``. They and their config files choose the classes whose options are listed,
-            and replace defaults.
-
-    Raises:
-        InputError: a config file cannot be read.
+    The arguments and the errors are those of `listed`.
     """
-    args = [*_of_configs(args), *args]
-    chosen = {
-        f"{key}.{option.name}": option
-        for key in ("data", "model", "model.encoder", "model.objective")
-        if (owner := classes_of(key).get(_chosen(key, args) or ""))
-        for option in owner.options
-    }
     source = "the values of this command" if set(args) - {"-h", "--help"} else "the defaults"
     lines = [f"usage: ssl-vision fit [--config FILE] [--OPTION VALUE ...] (with {source})"]
-    for group, names in GROUPS.items():
-        applicable = [name for name in names if name in chosen or not _chosen(_class_of(name), args)]
-        required = [
-            name
-            for name, each in chosen.items()
-            if _class_of(name) in names and (each.default is None or name == "data.root")
-        ]
-        options = (listed(name, chosen.get(name)) for name in dict.fromkeys([*applicable, *required]))
-        shown = (each._replace(default=_chosen(each.name, args) or each.default) for each in options)
-        lines += ["", f"{group}:", *_table(shown)]
+    for group, options in listed(args).items():
+        lines += ["", f"{group}:", *_table(options)]
     lines += [
         "",
         "A class comes before its options: --data CIFAR10 --data.root DIR. Options of a",
@@ -183,75 +101,91 @@ def short_help(args: Sequence[str] = ()) -> str:
     return "\n".join(lines)
 
 
-def _of_configs(args: Sequence[str]) -> Iterator[str]:
-    """Yield the options of the config files that the arguments name, as arguments.
+def listed(args: Sequence[str] = ()) -> dict[str, list[Option]]:
+    """Return the options of the short help by group, and those that a class requires.
+
+    Args:
+        args: arguments of ``fit``. They and their config files choose the classes whose options are listed,
+            and replace defaults.
+
+    Raises:
+        InputError: a config file cannot be read.
+    """
+    given = _given(args)
+    options = _LIGHTNING | options_of_fit(given)
+    groups = {}
+    for group, texts in read_yaml(_SHORT_HELP).items():
+        required = [
+            each.name
+            for each in options.values()
+            if each.name.rpartition(".")[0] in texts and (each.default is None or each.name == "data.root")
+        ]
+        known = [options[name] for name in dict.fromkeys([*texts, *required]) if name in options]
+        groups[group] = [
+            each._replace(
+                default=given.get(each.name) or each.default,
+                text=_short_text(each, texts.get(each.name)),
+            )
+            for each in known
+        ]
+    return groups
+
+
+def _given(args: Sequence[str]) -> dict[str, str]:
+    """Return the values of the options in arguments, and of other options in the config files that they name.
 
     Raises:
         InputError: a file cannot be read.
     """
-    for arg, following in pairwise([*args, ""]):
-        key, equals, file = arg.partition("=")
-        if key == "--config":
-            content = read_yaml(Path(file if equals else following))
-            if isinstance(content, Mapping):
-                for name, value in named_settings(content):
-                    yield f"--{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"
-
-
-def listed(name: str, known: Option | None = None) -> Option:
-    """Return an option of the short help with its default and its description, which ``known`` replaces."""
-    known = known or known_options().get(name, Option(name, _OWN_DEFAULTS.get(name), "", ""))
-    known = known._replace(name=name)
-    if name not in TEXTS:
-        return known._replace(text=_brief(known.sentence))
-    classes = classes_of(name) if "{classes}" in TEXTS[name] else ()
-    return known._replace(text=TEXTS[name].format(classes=", ".join(classes)))
-
-
-def _chosen(option: str, args: Sequence[str]) -> str | None:
-    """Return the class that the arguments choose for an option."""
-    named = None
+    given, of_files = {}, {}
     for arg, following in pairwise([*args, ""]):
         key, equals, value = arg.partition("=")
-        if key == f"--{option}":
-            named = value if equals else following
-    return named
+        given[key.removeprefix("--")] = value if equals else following
+        content = read_yaml(Path(given["config"])) if key == "--config" else None
+        for name, setting in named_settings(content) if isinstance(content, Mapping) else ():
+            of_files[name] = setting if isinstance(setting, str) else json.dumps(setting, default=str)
+    return of_files | given
 
 
-def _class_of(option: str) -> str:
-    """Return the option that chooses the class which has an option, such as ``data`` for ``data.root``."""
-    return option.rpartition(".")[0]
+def _short_text(option: Option, text: str | None) -> str:
+    """Return a text, or the first sentence about an option, cut at its first semicolon or citation."""
+    if text is not None:
+        return text.format(classes=", ".join(classes_of(option.name)))
+    text = re.split(r"; | \((?=[A-Z]\w+ (?:et al|and))", first_sentence(option.text))[0]
+    return text if text.endswith((".", ":")) else f"{text}."
 
 
-def _help_of(option: str, name: str | None) -> str | None:
-    """Return the help of a class, or of the default class together with the names of the others."""
+def _help_of(option: str, name: str | None) -> Iterator[str]:
+    """Yield the help of a class, or of the default class after a list of all classes."""
     classes = classes_of(option)
     if name is None:
         width = max(map(len, classes))
-        lines = [f"--{option} takes one of these classes, or one of yours:", ""]
-        lines += [f"  {each:<{width}}  {classes[each].sentence}" for each in classes]
-        first = default_class(option)
-        return "\n".join([*lines, "", *_class_help(option, first, " (the default)")] if first else lines)
-    owner = classes.get(name) or (definition(name) if dotted(name) else None)
-    if owner is None and not dotted(name):
+        yield from (f"--{option} takes one of these classes, or one of yours:", "")
+        yield from (f"  {each:<{width}}  {classes[each].sentence}" for each in classes)
+        if default := catalogue()["defaults"].get(option):
+            yield from ("", *_help_of_class(option, classes[default], " (the default)"))
+    elif name in classes:
+        yield from _help_of_class(option, classes[name])
+    elif not dotted(name):
         raise InputError(f"{option}: no class named {name}{closest_match(name, list(classes))}")
-    return "\n".join(_class_help(option, owner)) if owner else None
+    elif owner := load("ssl_vision.cli.inspection").described_path(name):
+        yield from _help_of_class(option, owner)
 
 
-def _class_help(option: str, owner: Definition, note: str = "") -> Iterator[str]:
+def _help_of_class(option: str, owner: ClassDescription, note: str = "") -> Iterator[str]:
     yield from textwrap.wrap(f"{owner.name}{note}: {owner.sentence}", _width())
     if owner.options:
         yield ""
     for each in owner.options:
         name = f"{option}.{each.name}"
-        yield from _described(each._replace(name=name, default=defaults().get(name, each.default)))
+        default = catalogue()["defaults"].get(name, each.default)
+        yield from _table([_with_values(each._replace(name=name, default=default))])
 
 
-def _described(option: Option) -> Iterator[str]:
-    """Yield the lines of an option with its values."""
+def _with_values(option: Option) -> Option:
+    """Add the values of an option to its description."""
     text = capitalized(option.text)
-    text = f"{text} [{option.values}]" if option.values else text
-    yield from _table([option._replace(text=text)])
+    return option._replace(text=f"{text} [{option.values}]" if option.values else text)
 
 
 def _table(options: Iterable[Option]) -> Iterator[str]:
@@ -265,12 +199,6 @@ def _table(options: Iterable[Option]) -> Iterator[str]:
         for line in wrapped:
             yield f"{left:<{_COLUMN}}{line}".rstrip()
             left = ""
-
-
-def _brief(sentence: str) -> str:
-    """Cut a sentence at its first semicolon or citation."""
-    text = re.split(r"; | \((?=[A-Z]\w+ (?:et al|and))", sentence)[0]
-    return text if text.endswith((".", ":")) else f"{text}."
 
 
 def _width() -> int:

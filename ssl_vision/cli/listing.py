@@ -1,12 +1,10 @@
 """The command ``ssl-vision list``, which does not import torch."""
 
-import ast
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ssl_vision.cli.choices import classes_of
+from ssl_vision.cli.choices import catalogue, classes_of, first_sentence
 from ssl_vision.cli.parser import ArgumentParser
-from ssl_vision.cli.sources import first_sentence, read_module
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.descriptions import described
 from ssl_vision.errors import InputError
@@ -36,7 +34,7 @@ def run(args: Sequence[str]) -> None:
     width = max(map(len, rows))
     print("\n".join(f"{name:<{width}}  {sentence}".rstrip() for name, sentence in rows.items()))
     if kind == "data":
-        print(f"\n--data Torchvision --data.name NAME: {', '.join(torchvision_names())}")
+        print(f"\n--data Torchvision --data.name NAME: {', '.join(catalogue()['torchvision'])}")
 
 
 def sentences(kind: str) -> Mapping[str, str]:
@@ -46,14 +44,6 @@ def sentences(kind: str) -> Mapping[str, str]:
     if kind == "protocols":
         return {file.stem: _comment(file) for file in sorted(_PROTOCOLS.glob("*.yaml"))}
     return {name: each.sentence for name, each in classes_of(_CLASSES[kind]).items()}
-
-
-def torchvision_names() -> list[str]:
-    """Return the names of torchvision's data sets that can be read."""
-    module = read_module("ssl_vision.data.datasets.torchvision_names")
-    table = module.constants["DATASETS"] if module else None
-    assert isinstance(table, ast.Dict)
-    return [ast.literal_eval(key) for key in table.keys if key is not None]
 
 
 def _comment(file: Path) -> str:

@@ -1,11 +1,8 @@
 """Argument parser with one-line error messages that name the option and suggest a correction."""
 
-import dataclasses
-import importlib
 import inspect
 import os
 import re
-import typing
 from argparse import Action
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +12,8 @@ import jsonargparse
 import yaml
 from jsonargparse import ActionSubCommands, DefaultHelpFormatter, Namespace, get_loader, set_loader
 
-from ssl_vision.cli.choices import classes_of, known_options
+from ssl_vision.cli.choices import catalogue, classes_of, option_names
+from ssl_vision.cli.inspection import described_path
 from ssl_vision.cli.suggestions import closest_match, closest_option
 from ssl_vision.errors import InputError
 from ssl_vision.runs.reading import check_yaml, read_yaml
@@ -121,7 +119,7 @@ def one_line(message: str, *, options: Sequence[str] = ()) -> str:
         name = ".".join([*keys, match[1]])
         group = name.rpartition(".")[0]
         if not owner and not (group and any(option.startswith(f"{group}.") for option in options)):
-            nested = known_options() if "model" in options else ()
+            nested = option_names() if "model" in options else ()
             if suggestion := closest_option(name, [*options, *nested]):
                 return f"there is no option --{name}, did you mean --{suggestion}?"
         return f"{name}: {_unknown_option(match[1], owner, options, '.'.join(keys))}"
@@ -149,10 +147,8 @@ def _class_hint(name: str, option: str) -> str:
         return f"; use --{option} Timm --{option}.name {model}" if timm.is_model(model) else ""
     if option != "data":
         return ""
-    from ssl_vision.data.datasets.torchvision_names import DATASETS  # imports torch
-
     module, _, last = name.rpartition(".")
-    if last in DATASETS and module in ("", "torchvision", "torchvision.datasets"):
+    if last in catalogue()["torchvision"] and module in ("", "torchvision", "torchvision.datasets"):
         return f"; use --data Torchvision --data.name {last}"
     if os.path.isdir(name):
         return f"; for a folder of images, use --data ImageFolder --data.root {name}"
@@ -175,11 +171,11 @@ def _unknown_option(name: str, owner: str, options: Sequence[str], prefix: str) 
     suggestion = closest_match(last, valid)
     if not owner:
         owner, group = "Trainer", ""
-    nested = closest_option(key, list(known_options())) if "model" in options else ""
+    nested = closest_option(key, option_names()) if "model" in options else ""
     if nested and nested.rpartition(".")[0] != key.rpartition(".")[0]:  # not of another class in this place
         suggestion = f", did you mean --{nested}?"
-    if last in valid:  # an argument of a base class, which the class does not take
-        suggestion = _classes_with(last, prefix)
+    if others := _classes_with(name, prefix):
+        suggestion = others
     if owner.endswith(".Timm") and not suggestion.startswith(", did you mean"):
         suggestion = f"; options of the timm model are given as --{prefix}.dict_kwargs.{name}"
     owner = owner.rsplit(".", 1)[-1] + (f"'s {group}" if group else "")
@@ -195,19 +191,8 @@ def _classes_with(option: str, key: str) -> str:
 
 def _options(owner: str, group: str) -> list[str]:
     """Return the option names of a class, or of one of its dataclass options."""
-    module, _, name = owner.rpartition(".")
-    try:
-        cls = getattr(importlib.import_module(module), name)
-        for part in filter(None, group.split(".")):
-            cls = typing.get_type_hints(cls.__init__)[part]
-    except (ImportError, AttributeError, ValueError, KeyError, NameError):
-        return []
-    if dataclasses.is_dataclass(cls):
-        return [field.name for field in dataclasses.fields(cls)]
-    names: list[str] = []
-    for base in cls.__mro__:
-        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]
-        names += [p.name for p in parameters if p.kind is p.KEYWORD_ONLY or p.kind is p.POSITIONAL_OR_KEYWORD]
-        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
-            break
-    return list(dict.fromkeys(names))
+    cls = described_path(owner)
+    prefix = f"{group}." if group else ""
+    names = [option.name for option in cls.options] if cls else []
+    below = [name.removeprefix(prefix).partition(".")[0] for name in names if name.startswith(prefix)]
+    return list(dict.fromkeys(below))

@@ -31,12 +31,9 @@ DEFAULTS = {
     "trainer.log_every_n_steps": 10,
     "trainer.enable_model_summary": False,
 }
-"""Defaults of ``fit`` by option. `choices` reads them, and the texts below, from this file as literals."""
+"""Defaults of ``fit`` by option."""
 
 DEFAULT_DATA = "Digits"
-
-NOT_OPTIONS = ("encoder", "bank", "queries", "pairs")
-"""Arguments of RepresentationMetrics that are not options, because they are for other modules."""
 
 
 _REFUSED = {
@@ -105,7 +102,7 @@ def add_run_options(parser: LightningArgumentParser) -> None:
     parser.callback_keys.append("metrics")
     parser.add_class_arguments(
         RepresentationMetrics, "metrics", fail_untyped=False, sub_configs=True,
-        skip=set(NOT_OPTIONS),
+        skip={"encoder", "bank", "queries", "pairs"},  # are for other modules
     )  # fmt: skip
     parser.add_argument(
         "--gradients", type=bool, default=False, help="Log diagnostics of the objective's gradient."

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from ssl_vision.data import Images, Views
 from ssl_vision.data.module import LARGEST_BATCH
-from ssl_vision.descriptions import describe
 from ssl_vision.encoders import Encoder, device_of
 from ssl_vision.evaluation.features import crop_and_flip, images_at_once
 from ssl_vision.evaluation.measurement import (
@@ -27,18 +26,6 @@ from ssl_vision.evaluation.measurement import (
 from ssl_vision.evaluation.probe import Augmentation, Schedule, scale_at
 from ssl_vision.evaluation.splits import SHARES, Labels, Splits
 from ssl_vision.progress import Progress
-
-describe(
-    "finetune_top1",
-    title="fine-tuned",
-    long_title="fine-tuned top-1",
-    unit="%",
-    direction="higher",
-    sections=("table",),
-    needs=("labels",),
-    note="This is the share of images that the network classifies correctly after end-to-end training.",
-    order=60,
-)
 
 
 @dataclass(frozen=True)
@@ -85,6 +72,15 @@ class FineTune(FineTuneRule, Measurement):
         ValueError: A value is out of range.
     """
 
+    metric_name = "finetune_top1"
+    title = "fine-tuned"
+    long_title = "fine-tuned top-1"
+    unit = "%"
+    higher_is_better = True
+    sections = ("table",)
+    needs = ("labels",)
+    note = "This is the share of images that the network classifies correctly after end-to-end training."
+    order = 60
     required_layer = "backbone"
 
     labels: Labels = "all"
@@ -110,7 +106,7 @@ class FineTune(FineTuneRule, Measurement):
         )  # fmt: skip
         about = about_training(self, labels=self.labels) | {"augmentation": self.augmentation}
         about |= {"lr": self.lr, "weight_decay": self.weight_decay}
-        yield Value("finetune_top1", top1, about)
+        yield Value(self.metric_name, top1, about)
 
 
 def finetuned_top1(

@@ -9,7 +9,6 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from ssl_vision.descriptions import describe
 from ssl_vision.evaluation.measurement import (
     Measurement,
     Source,
@@ -25,18 +24,6 @@ from ssl_vision.evaluation.splits import SHARES, Labels, Splits
 from ssl_vision.metrics.rows import Features, map_rows, parts
 from ssl_vision.progress import Progress
 
-describe(
-    "logistic_top1",
-    title="logistic",
-    long_title="logistic regression top-1",
-    unit="%",
-    direction="higher",
-    sections=("table",),
-    needs=("labels",),
-    note="This is the accuracy of logistic regression on standardised features, which has one optimum.",
-    order=50,
-)
-
 
 @measurement("logistic")
 @dataclass(frozen=True)
@@ -46,6 +33,16 @@ class Logistic(Measurement):
     Raises:
         ValueError: A value is out of range.
     """
+
+    metric_name = "logistic_top1"
+    title = "logistic"
+    long_title = "logistic regression top-1"
+    unit = "%"
+    higher_is_better = True
+    sections = ("table",)
+    needs = ("labels",)
+    note = "This is the accuracy of logistic regression on standardised features, which has one optimum."
+    order = 50
 
     c: float = 1.0
     max_iter: int = 1000
@@ -66,7 +63,7 @@ class Logistic(Measurement):
         """Top-1 accuracy."""
         options = classification(source, splits, self.labels)
         top1 = logistic_top1(**options, c=self.c, max_iter=self.max_iter)
-        yield Value("logistic_top1", top1, about_training(self, labels=self.labels))
+        yield Value(self.metric_name, top1, about_training(self, labels=self.labels))
 
 
 def logistic_top1(

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 from torch import Tensor
 
 import ssl_vision.evaluation
+from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.splits import Labels, Pixels, Splits
 from ssl_vision.metrics.rows import (
@@ -77,7 +78,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(DescribedMetric):
     """Base class of measurement kinds; the fields of a subclass are its options in a protocol file.
 
     A subclass is a frozen dataclass with a method ``measure``. The decorator `measurement` gives it a name
@@ -99,6 +100,7 @@ class Measurement:
     """Layer that a protocol must include, if the measurement is possible at that layer only."""
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         cls.kind = cls.__name__.lower()
 
     def __str__(self) -> str:

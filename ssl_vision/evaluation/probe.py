@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ssl_vision.data.module import LARGEST_BATCH
-from ssl_vision.descriptions import describe
 from ssl_vision.evaluation.measurement import (
     MOST_EPOCHS,
     Measurement,
@@ -39,42 +38,6 @@ _NOT_TRAINED = 0.1
 
 _ROWS = 4096
 """Maximum number of rows whose logits are computed at a time for an accuracy."""
-
-describe(
-    "linear_top1",
-    title="linear",
-    long_title="linear top-1",
-    unit="%",
-    direction="higher",
-    sections=("table", "headline"),
-    needs=("labels",),
-    note="This is the share of images that a linear layer on frozen features classifies correctly.",
-    order=30,
-)
-
-describe(
-    "grid_top1",
-    title="grid",
-    long_title="linear top-1 of the best of a grid",
-    unit="%",
-    direction="higher",
-    sections=("table",),
-    needs=("labels",),
-    note="This is linear accuracy at the best of many learning rates, chosen on held-out train images.",
-    order=40,
-)
-
-describe(
-    "online_top1",
-    title="online",
-    long_title="online linear top-1",
-    unit="%",
-    direction="higher",
-    sections=("table", "curves", "summary"),
-    needs=("labels",),
-    note="This is the share of images that a layer trained along with the backbone classifies correctly.",
-    order=70,
-)
 
 
 @dataclass(frozen=True)
@@ -115,6 +78,16 @@ class Linear(ProbeRule, Measurement):
     Raises:
         ValueError: A value is out of range.
     """
+
+    metric_name = "linear_top1"
+    title = "linear"
+    long_title = "linear top-1"
+    unit = "%"
+    higher_is_better = True
+    sections = ("table", "headline")
+    needs = ("labels",)
+    note = "This is the share of images that a linear layer on frozen features classifies correctly."
+    order = 30
 
     labels: Labels = "all"
     """Share of the training images that keep their labels."""
@@ -160,7 +133,7 @@ class Linear(ProbeRule, Measurement):
             )
         about = about_training(self, labels=self.labels) | {"augmentation": augmentations}
         about |= {"lr": self.lr, "weight_decay": self.weight_decay}
-        yield Value("linear_top1", probe.test_top1, about)
+        yield Value(self.metric_name, probe.test_top1, about)
 
 
 @dataclass(frozen=True)
@@ -207,6 +180,16 @@ class Grid(GridRule, Measurement):
         ValueError: A value is out of range.
     """
 
+    metric_name = "grid_top1"
+    title = "grid"
+    long_title = "linear top-1 of the best of a grid"
+    unit = "%"
+    higher_is_better = True
+    sections = ("table",)
+    needs = ("labels",)
+    note = "This is linear accuracy at the best of many learning rates, chosen on held-out train images."
+    order = 40
+
     labels: Labels = "all"
 
     def __post_init__(self) -> None:
@@ -227,7 +210,7 @@ class Grid(GridRule, Measurement):
             grid = f"grid of {source.features} {source.layer}"
             print(f"{grid}: the best rate, {best.lr:g}, is at the grid's end", file=sys.stderr)
         about = about_training(self, labels=self.labels) | {"lr": best.lr, "weight_decay": best.weight_decay}
-        yield Value("grid_top1", best.test_top1, about)
+        yield Value(self.metric_name, best.test_top1, about)
 
 
 @measurement("online")
@@ -235,6 +218,15 @@ class Grid(GridRule, Measurement):
 class Online(Measurement):
     """The linear layer that was trained along with the backbone (``--online_probe``); no baselines."""
 
+    metric_name = "online_top1"
+    title = "online"
+    long_title = "online linear top-1"
+    unit = "%"
+    higher_is_better = True
+    sections = ("table", "curves", "summary")
+    needs = ("labels",)
+    note = "This is the share of images that a layer trained along with the backbone classifies correctly."
+    order = 70
     required_layer = "backbone"
 
     def __str__(self) -> str:
@@ -252,7 +244,7 @@ class Online(Measurement):
         x, y = labelled_rows(source.queries, truth, len(layer["bias"]), "test")
         with exact_float32(x.device):
             accuracy = float(top1(x, y, layer["weight"], layer["bias"]))
-        yield Value("online_top1", accuracy, {"bank": "pretrain"})
+        yield Value(self.metric_name, accuracy, {"bank": "pretrain"})
 
 
 class ProbeResult(NamedTuple):

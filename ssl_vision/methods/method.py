@@ -16,7 +16,7 @@ from ssl_vision.data import fold
 from ssl_vision.data.images import Batch
 from ssl_vision.data.loading.loader import Batches
 from ssl_vision.data.module import ImageData
-from ssl_vision.descriptions import describe
+from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.encoders import Encoder, ResNet, as_encoder, build, floating_dtype
 from ssl_vision.errors import InputError
 from ssl_vision.methods.checks import (
@@ -38,20 +38,6 @@ from ssl_vision.objectives.gather import equal_shares
 CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
 
 _ADAM = OptimizerRule()
-
-describe(
-    "train/loss",
-    title="loss",
-    sections=("curves", "progress"),
-    note="This is the mean over the training batch; compare it only between runs of the same objective.",
-    order=10,
-)
-describe(
-    "train/lr",
-    title="learning rate",
-    sections=(),
-    note="This is the learning rate of the step, after scaling and scheduling.",
-)
 
 
 class Method(pl.LightningModule, ABC):
@@ -535,3 +521,22 @@ class Method(pl.LightningModule, ABC):
             objective=type(self.objective).__name__ if reads_indices else None,
             optimizer=self.optimizer_rule.name,
         )
+
+
+class TrainingLoss(DescribedMetric):
+    """Loss of a training step."""
+
+    metric_name = "train/loss"
+    title = "loss"
+    sections = ("curves", "progress")
+    note = "This is the mean over the training batch; compare it only between runs of the same objective."
+    order = 10
+
+
+class LearningRate(DescribedMetric):
+    """Learning rate of a training step."""
+
+    metric_name = "train/lr"
+    title = "learning rate"
+    sections = ()
+    note = "This is the learning rate of the step, after scaling and scheduling."

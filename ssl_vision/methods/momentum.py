@@ -51,7 +51,6 @@ class MomentumMethod(Method):
     Attributes:
         momentum_backbone: The encoder of the momentum network.
         momentum_head: Its projection head.
-        predictor: The predictor, or an identity.
         key_embeddings: (N, ``output_dim``) embeddings of the keys of each view in the last training step.
 
     Raises:

@@ -6,21 +6,11 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from ssl_vision.descriptions import describe
+from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.metrics.rows import check_features, unit_rows
 
-describe(
-    "alignment",
-    title="alignment",
-    direction="lower",
-    sections=("table", "curves", "summary"),
-    needs=("views",),
-    note="This is the mean squared distance of two views; lower values mean closer views.",
-    order=110,
-)
 
-
-class Alignment(Metric):
+class Alignment(Metric, DescribedMetric):
     """Mean distance of positive pairs, A = E_x ‖f(x) − g(x)‖^γ (Wang & Isola 2020; MACL paper, Eq. 5).
 
     f(x) and g(x) are the L2-normalised embeddings of two views of one image. The value is in [0, 2^γ], and 0
@@ -38,6 +28,12 @@ class Alignment(Metric):
         tensor(0., dtype=torch.float64)
     """
 
+    metric_name = "alignment"
+    title = "alignment"
+    sections = ("table", "curves", "summary")
+    needs = ("views",)
+    note = "This is the mean squared distance of two views; lower values mean closer views."
+    order = 110
     is_differentiable = False
     higher_is_better = False
     full_state_update = False

@@ -3,17 +3,8 @@
 import torch
 from torch import Tensor
 
-from ssl_vision.descriptions import describe
+from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.metrics.rows import check_features
-
-describe(
-    "effective_rank",
-    title="effective rank",
-    direction="higher",
-    sections=(),
-    note="This estimates the number of directions in use without the constant that RankMe adds.",
-    order=200,
-)
 
 
 def effective_rank(features: Tensor, *, centred: bool = False) -> Tensor:
@@ -45,3 +36,14 @@ def effective_rank(features: Tensor, *, centred: bool = False) -> Tensor:
     values = torch.linalg.svdvals(rows - rows.mean(dim=0) if centred else rows)
     rank: Tensor = torch.special.entr(values / values.sum()).sum().exp()
     return rank
+
+
+class EffectiveRank(DescribedMetric):
+    """The number that `effective_rank` returns."""
+
+    metric_name = "effective_rank"
+    title = "effective rank"
+    higher_is_better = True
+    sections = ()
+    note = "This estimates the number of directions in use without the constant that RankMe adds."
+    order = 200

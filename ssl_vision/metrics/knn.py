@@ -7,26 +7,14 @@ from typing import Any, Literal
 from torch import Tensor
 from torchmetrics import Metric
 
-from ssl_vision.descriptions import describe
+from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.metrics.knn_table import KNNScore, knn_table
 from ssl_vision.metrics.neighbours import nearest
 from ssl_vision.metrics.rows import UNLABELLED, check_features, checked_labels, joined
 from ssl_vision.metrics.vote import check_range, place, vote, warn_of_large_k
 
-describe(
-    "knn_top1",
-    title="kNN",
-    long_title="kNN top-1",
-    unit="%",
-    direction="higher",
-    sections=("table", "curves", "summary", "progress", "headline"),
-    needs=("labels",),
-    note="This is the share of images that a vote of their nearest neighbours classifies correctly.",
-    order=20,
-)
 
-
-class KNNAccuracy(Metric):
+class KNNAccuracy(Metric, DescribedMetric):
     """Share of queries whose label is among the ``top`` classes by the vote of their neighbours, in [0, 1].
 
     Neighbours are exact, by cosine similarity (see `nearest`), and classes are scored by `vote`; ties go to
@@ -52,6 +40,14 @@ class KNNAccuracy(Metric):
         1.0
     """
 
+    metric_name = "knn_top1"
+    title = "kNN"
+    long_title = "kNN top-1"
+    unit = "%"
+    sections = ("table", "curves", "summary", "progress", "headline")
+    needs = ("labels",)
+    note = "This is the share of images that a vote of their nearest neighbours classifies correctly."
+    order = 20
     is_differentiable = False
     higher_is_better = True
     full_state_update = False

@@ -7,23 +7,13 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from ssl_vision.descriptions import describe
+from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.metrics.rows import joined
 
 EPSILON = 1e-7
 
 _IMAGES = 64
 """Number of images whose views are converted to float64 at a time."""
-
-describe(
-    "lidar",
-    title="LiDAR",
-    direction="higher",
-    sections=(),
-    needs=("views",),
-    note="This estimates the number of directions that distinguish images despite their augmentation.",
-    order=290,
-)
 
 
 class ViewScatter(NamedTuple):
@@ -113,7 +103,7 @@ def lidar(views: Tensor | ViewScatter, *, delta: float = 1e-4) -> Tensor:
     return rank
 
 
-class LiDAR(Metric):
+class LiDAR(Metric, DescribedMetric):
     """Discriminant rank of all views; see `lidar`.
 
     Args:
@@ -128,6 +118,12 @@ class LiDAR(Metric):
         3.0
     """
 
+    metric_name = "lidar"
+    title = "LiDAR"
+    sections = ()
+    needs = ("views",)
+    note = "This estimates the number of directions that distinguish images despite their augmentation."
+    order = 290
     is_differentiable = False
     higher_is_better = True
     full_state_update = False

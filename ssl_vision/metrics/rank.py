@@ -3,19 +3,9 @@
 import torch
 from torch import Tensor
 
-from ssl_vision.descriptions import describe
 from ssl_vision.metrics.rows import FeatureRows, check_features
 
 EPSILON = 1e-7
-
-describe(
-    "rankme",
-    title="RankMe",
-    direction="higher",
-    sections=("table", "curves", "summary"),
-    note="This estimates the number of directions in use; 1 means a collapse.",
-    order=170,
-)
 
 
 def rankme(features: Tensor) -> Tensor:
@@ -60,6 +50,11 @@ class RankMe(FeatureRows):
         1.0
     """
 
+    metric_name = "rankme"
+    title = "RankMe"
+    sections = ("table", "curves", "summary")
+    note = "This estimates the number of directions in use; 1 means a collapse."
+    order = 170
     higher_is_better = True
 
     def compute(self) -> Tensor:

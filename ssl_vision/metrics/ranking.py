@@ -6,31 +6,12 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from ssl_vision.descriptions import describe
+from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.metrics.precision import exact_float32
 from ssl_vision.metrics.rows import check_features, joined, unit_rows
 
 _STEPS = 2**20
 """Number of quantisation steps of cosines from 0 to 1."""
-
-describe(
-    "spearman",
-    title="Spearman",
-    direction="higher",
-    sections=("table",),
-    needs=("views", "labels", "superclasses"),
-    note="This is the rank correlation of the cosines with the hierarchy of classes.",
-    order=180,
-)
-describe(
-    "kendall",
-    title="Kendall",
-    direction="higher",
-    sections=("table",),
-    needs=("views", "labels", "superclasses"),
-    note="This is Kendall's correlation of the cosines with the hierarchy of classes.",
-    order=190,
-)
 
 
 class RankCorrelation(NamedTuple):
@@ -196,3 +177,27 @@ class Ranking(Metric):
         """
         features = joined(self.features, "Ranking: no features to measure")
         return rank_correlation(features, joined(self.levels, "Ranking: no levels"))._asdict()
+
+
+class Spearman(DescribedMetric):
+    """Spearman's correlation, of `rank_correlation`."""
+
+    metric_name = "spearman"
+    title = "Spearman"
+    higher_is_better = True
+    sections = ("table",)
+    needs = ("views", "labels", "superclasses")
+    note = "This is the rank correlation of the cosines with the hierarchy of classes."
+    order = 180
+
+
+class Kendall(DescribedMetric):
+    """Kendall's correlation, of `rank_correlation`."""
+
+    metric_name = "kendall"
+    title = "Kendall"
+    higher_is_better = True
+    sections = ("table",)
+    needs = ("views", "labels", "superclasses")
+    note = "This is Kendall's correlation of the cosines with the hierarchy of classes."
+    order = 190

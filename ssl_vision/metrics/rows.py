@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from ssl_vision.descriptions import DescribedMetric
+
 UNLABELLED = -1
 
 CPU = torch.device("cpu")
@@ -157,7 +159,7 @@ def unit_rows(features: Tensor) -> Tensor:
     return unit.float()
 
 
-class FeatureRows(Metric):
+class FeatureRows(Metric, DescribedMetric):
     """Base class of metrics that keep the features of all batches and processes.
 
     Args:
@@ -191,7 +193,7 @@ class FeatureRows(Metric):
         return joined(self.features, f"{type(self).__name__}: no features to measure")
 
 
-class LabelledRows(Metric):
+class LabelledRows(Metric, DescribedMetric):
     """Base class of metrics that keep the features and labels of all batches and processes.
 
     Args:

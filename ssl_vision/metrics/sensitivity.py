@@ -2,17 +2,8 @@
 
 from torch import Tensor
 
-from ssl_vision.descriptions import describe
 from ssl_vision.metrics.pairs import pair_statistics
 from ssl_vision.metrics.rows import LabelledRows
-
-describe(
-    "sensitivity",
-    title="sensitivity",
-    needs=("labels",),
-    note="This measures how well cosines separate classes; read it together with the kNN accuracy.",
-    order=160,
-)
 
 
 class SemanticSensitivity(LabelledRows):
@@ -35,6 +26,11 @@ class SemanticSensitivity(LabelledRows):
         0.3679
     """
 
+    metric_name = "sensitivity"
+    title = "sensitivity"
+    needs = ("labels",)
+    note = "This measures how well cosines separate classes; read it together with the kNN accuracy."
+    order = 160
     higher_is_better = None
 
     def compute(self) -> Tensor:

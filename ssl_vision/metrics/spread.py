@@ -3,17 +3,8 @@
 import torch
 from torch import Tensor
 
-from ssl_vision.descriptions import describe
+from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.metrics.rows import check_features, unit_rows
-
-describe(
-    "feature_std",
-    title="feature std",
-    direction="higher",
-    sections=(),
-    note="This is the spread in each dimension: 1 for isotropic features and 0 for collapsed ones.",
-    order=210,
-)
 
 
 def feature_std(features: Tensor) -> Tensor:
@@ -42,3 +33,14 @@ def feature_std(features: Tensor) -> Tensor:
     deviation = unit_rows(features).double().std(dim=0, correction=0)
     scaled: Tensor = deviation.mean() * features.shape[1] ** 0.5
     return scaled
+
+
+class FeatureStd(DescribedMetric):
+    """The number that `feature_std` returns."""
+
+    metric_name = "feature_std"
+    title = "feature std"
+    higher_is_better = True
+    sections = ()
+    note = "This is the spread in each dimension: 1 for isotropic features and 0 for collapsed ones."
+    order = 210

@@ -4,36 +4,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ssl_vision.descriptions import describe
+from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.metrics.rows import UNLABELLED, LabelledRows, unit_rows
-
-describe(
-    "tolerance",
-    title="tolerance",
-    direction="higher",
-    sections=("table", "curves", "summary"),
-    needs=("labels",),
-    note="This is the mean cosine over all pairs, 0 between classes; higher values keep classes together.",
-    order=130,
-)
-describe(
-    "same_cosine",
-    title="same cos",
-    long_title="cosine within classes",
-    sections=("table",),
-    needs=("labels",),
-    note="This is the mean cosine of two images of the same class.",
-    order=140,
-)
-describe(
-    "different_cosine",
-    title="diff cos",
-    long_title="cosine between classes",
-    sections=("table",),
-    needs=("labels",),
-    note="This is the mean cosine of two images of different classes.",
-    order=150,
-)
 
 
 class ClassCosines(NamedTuple):
@@ -97,6 +69,12 @@ class Tolerance(LabelledRows):
         0.3333
     """
 
+    metric_name = "tolerance"
+    title = "tolerance"
+    sections = ("table", "curves", "summary")
+    needs = ("labels",)
+    note = "This is the mean cosine over all pairs, 0 between classes; higher values keep classes together."
+    order = 130
     higher_is_better = True
 
     def __init__(self, conditional: bool = False, **kwargs: Any) -> None:
@@ -112,3 +90,27 @@ class Tolerance(LabelledRows):
         features, labels = self.rows()
         cosines = class_cosines(unit_rows(features), labels)
         return cosines.same_cosine if self.conditional else cosines.tolerance
+
+
+class SameCosine(DescribedMetric):
+    """Mean cosine of two images of the same class, of `class_cosines`."""
+
+    metric_name = "same_cosine"
+    title = "same cos"
+    long_title = "cosine within classes"
+    sections = ("table",)
+    needs = ("labels",)
+    note = "This is the mean cosine of two images of the same class."
+    order = 140
+
+
+class DifferentCosine(DescribedMetric):
+    """Mean cosine of two images of different classes, of `class_cosines`."""
+
+    metric_name = "different_cosine"
+    title = "diff cos"
+    long_title = "cosine between classes"
+    sections = ("table",)
+    needs = ("labels",)
+    note = "This is the mean cosine of two images of different classes."
+    order = 150

@@ -4,18 +4,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ssl_vision.descriptions import describe
 from ssl_vision.metrics.pairs import check_sharpness, pair_statistics
 from ssl_vision.metrics.rows import FeatureRows
-
-describe(
-    "uniformity",
-    title="uniformity",
-    direction="lower",
-    sections=("table", "curves", "summary"),
-    note="This is the logarithm of the mean pair potential; lower values mean more spread-out features.",
-    order=120,
-)
 
 
 class Uniformity(FeatureRows):
@@ -36,6 +26,11 @@ class Uniformity(FeatureRows):
         -4.0
     """
 
+    metric_name = "uniformity"
+    title = "uniformity"
+    sections = ("table", "curves", "summary")
+    note = "This is the logarithm of the mean pair potential; lower values mean more spread-out features."
+    order = 120
     higher_is_better = False
 
     def __init__(self, t: float = 2.0, **kwargs: Any) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from ssl_vision.cli.choices import known_options
+from ssl_vision.cli.choices import option_names
 from ssl_vision.cli.import_paths import names_in_command
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.cli.suggestions import closest_match, closest_option
@@ -188,7 +188,7 @@ def _check_parameters(file: SweepFile) -> None:
     Raises:
         InputError: ``ssl-vision fit`` has no such option, or the sweep sets it.
     """
-    options_of_fit = known_options().keys() | {"ckpt_path", "config", "seed_everything", "weights_only"}
+    options_of_fit = set(option_names()) | {"ckpt_path", "config", "seed_everything", "weights_only"}
     groups = {option.partition(".")[0] for option in options_of_fit}
     for name in (".".join(path) for path in file.parameters) if runs_fit(file.command, file.program) else ():
         if name in _NO_PARAMETERS:

@@ -437,7 +437,8 @@ def test_wrong_image_folder_options_get_advice(options, advice, tmp_path, monkey
 
 def test_options_before_their_class_are_refused(tmp_path, capsys):
     assert fit(tmp_path, "--model.objective.alpha=3", "--model.objective=MACL") == 2
-    assert "InfoNCE has no option 'alpha'; available: temperature, pairs, gather" in capsys.readouterr().err
+    message = "InfoNCE has no option 'alpha'; first choose a class with this option: --model.objective Adap"
+    assert message in capsys.readouterr().err
 
 
 def test_changing_class_keeps_only_options_of_new_class(tmp_path):

@@ -10,7 +10,7 @@ import torch
 
 from ssl_vision.cli.import_paths import names_in_command
 from ssl_vision.data import Digits
-from ssl_vision.descriptions import _registered, description_of
+from ssl_vision.descriptions import defined, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import embed
 from ssl_vision.evaluation.measurement import Measurement, kinds, measurement
@@ -24,16 +24,19 @@ from ssl_vision.runs.registry import Run
 MODULE = '''
 from dataclasses import dataclass
 
-from ssl_vision.descriptions import describe
 from ssl_vision.evaluation.measurement import Measurement, Value
 from ssl_vision.metrics import nearest
-
-describe("impurity", title="strangers", unit="%", direction="lower", note="neighbours of other classes")
 
 
 @dataclass(frozen=True)
 class Impurity(Measurement):
     """Share of the nearest neighbours that have another class than the query."""
+
+    metric_name = "impurity"
+    title = "strangers"
+    unit = "%"
+    higher_is_better = False
+    note = "neighbours of other classes"
 
     neighbours: int = 5
 
@@ -41,7 +44,8 @@ class Impurity(Measurement):
         index = nearest(source.queries, source.bank, self.neighbours).index
         train, test = (splits.images[name].labels.to(index.device) for name in ("train", "test"))
         share = (train[index] != test[:, None]).double().mean()
-        yield Value("impurity", float(share), {"bank": "train", "k": self.neighbours, "ties": ["first"]})
+        about = {"bank": "train", "k": self.neighbours, "ties": ["first"]}
+        yield Value(self.metric_name, float(share), about)
 
 
 class NoMeasurement:
@@ -59,7 +63,7 @@ def user_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     sys.modules.pop("their_metrics", None)
-    _registered().pop("impurity", None)
+    defined.pop("impurity", None)
 
 
 @pytest.fixture
@@ -118,7 +122,7 @@ def test_evaluation_file_describes_metric_without_its_module(run, user_folder):
     assert [group["name"] for group in written["groups"]] == ["3.0", "4.0"]
     value = next(row["value"] for row in rows if row["metric"] == "impurity")
     assert written["groups"][1]["mean"] == pytest.approx(100 * value)
-    _registered().pop("impurity")
+    defined.pop("impurity")
     assert "strangers %" in protocols.section(Run(run)).html
 
 
