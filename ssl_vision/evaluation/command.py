@@ -1,18 +1,60 @@
 """``ssl-vision evaluate``: accuracies and representation metrics under named protocols."""
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
 
+import pytorch_lightning as pl
+from jsonargparse import Namespace
+
+from ssl_vision.cli.classes import add_allow_class, allowed_classes
 from ssl_vision.cli.fit_help import class_help
+from ssl_vision.cli.parser import ArgumentParser
+from ssl_vision.data import ImageData
+from ssl_vision.encoders import Encoder, Timm
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.encoder_request import EncoderRequest
-from ssl_vision.evaluation.options import evaluation_parser
+from ssl_vision.evaluation.feature_extractor import FeatureCache, FeatureExtractor
+from ssl_vision.evaluation.features import chosen_device
+from ssl_vision.evaluation.probe import ProbeRule
 from ssl_vision.evaluation.processes import first_before_others, sharing
-from ssl_vision.evaluation.results import Stored
-from ssl_vision.evaluation.run_request import RunRequest
-from ssl_vision.evaluation.splits import Splits
-from ssl_vision.evaluation.subject import run_protocols
-from ssl_vision.pretrained.encoder_options import names_encoder
+from ssl_vision.evaluation.protocol import chosen_protocols, shipped
+from ssl_vision.evaluation.results import Evaluation, Stored, check_output, written
+from ssl_vision.evaluation.splits import Splits, data_place, same_data
+from ssl_vision.evaluation.subject import Network, Subject, networks_beside, run_protocols
+from ssl_vision.methods import Layers
+from ssl_vision.pretrained.encoder_options import (
+    add_encoder_options,
+    instantiated,
+    named_encoder,
+    names_encoder,
+    with_classes,
+)
+from ssl_vision.pretrained.rebuild import ROOT_NEEDED, safe_data, trained_model, untrained_model
+from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint, run_beside
+from ssl_vision.runs.evaluation_file import DEFAULT_PROTOCOL, evaluation_summary, merged, read_rows
+from ssl_vision.runs.folder import owned
+from ssl_vision.runs.registry import Run
+from ssl_vision.runs.settings import class_name
+from ssl_vision.tracking.artifacts import SCHEME, fetched_checkpoint
+from ssl_vision.tracking.wandb import mirror_rows
+
+_DESCRIPTION = """\
+Evaluate a checkpoint, print the tables, and add the rows to evaluation.json in the run directory.
+
+``--encoder`` evaluates an encoder that was trained elsewhere; its rows are written only with ``--output``.
+
+Model and data are those of the checkpoint. Options change the protocol, and ``--data.…`` changes the data.
+Images of another data set, ``--data CLASS``, are given the size and the normalisation of the run unless
+``--data.views.…`` sets others. A row replaces the row of the same measurement (data, root, folder, split,
+protocol, layer, k, temperature, …). A measurement that fails is reported on stderr, and its earlier row is
+kept. Nothing is downloaded unless ``--data.download true`` is given. A run of another user requires
+``--data.root``. torchrun starts several processes, which share the embedding.
+"""
+
+_SEED = 0
+"""Seed of random views and of the classifiers."""
 
 
 def run(args: Sequence[str]) -> dict[str, Any] | None:
@@ -61,3 +103,278 @@ def evaluated(args: Sequence[str]) -> Stored:
         splits = Splits.labelled(request.data, place=request.place())
     subject = request.subject(splits).checked()
     return request.stored(subject, run_protocols(subject, request.protocols))
+
+
+class RunRequest:
+    """The evaluation of a run: its data, its protocols, its networks, and where rows are stored.
+
+    Args:
+        args: arguments of the command, the checkpoint or the run first.
+
+    Raises:
+        InputError: the checkpoint, an option or ``evaluation.json`` is invalid.
+    """
+
+    def __init__(self, args: Sequence[str]) -> None:
+        remote = args[0].startswith(SCHEME)
+        self.checkpoint = read_checkpoint(fetched_checkpoint(args[0]) if remote else args[0])
+        self.config = self.checkpoint.config
+        self.allow_class = allowed_classes(args)
+        self.folder = run_beside(self.checkpoint)
+        self.by_user = not remote and owned(self.folder.path, self.checkpoint.path)
+        self._data_of_run = _data_of_run(self.checkpoint, args, self.allow_class, own=self.by_user)
+        parser = evaluation_parser(self._data_of_run)
+        self.options = options = parser.parse_args(list(args))
+        if options.weights is not None:
+            raise InputError(
+                "--weights requires --encoder; --beside NAME=FILE evaluates weights beside a run"
+            )
+        if options.data.init_args.get("root") == ROOT_NEEDED:
+            raise InputError(
+                f"{self.checkpoint.path}: belongs to another user: give the images with --data.root"
+            )
+        if options.output is not None:
+            check_output(options.output)
+        if "seed" in options.data.init_args and options.data.init_args.seed is None:
+            options.data.init_args.seed = self.config.get("seed_everything")  # of the views in the report
+        built = instantiated(parser, options)
+        self.data: ImageData = built.data
+        self.data.check_evaluated()
+        self.own_data = same_data(self.config["data"], self.data)
+        metrics = self.config.get("metrics") or {}
+        self.protocols = chosen_protocols(built, metrics, self.data, own=self.own_data)
+        read_rows(self.folder.evaluation_file)
+
+    def place(self) -> dict[str, str]:
+        """Fields of a row that distinguish the data from those of the run."""
+        return data_place(self.config["data"], self._data_of_run, self.options.data.as_dict(), self.data)
+
+    def subject(self, splits: Splits) -> Subject:
+        """The trained network, those of ``--beside`` and, as a baseline, the untrained network."""
+        device, config, options = chosen_device(self.options.device), self.config, self.options
+        same_classes = self.checkpoint.classes in (None, list(splits.images["train"].classes))
+        trained_here = same_classes and class_name(config["data"]) == splits.data
+        cache = FeatureCache(self.folder.features) if options.cache else None
+        extractor = partial(
+            FeatureExtractor, splits=splits, description=config["model"], cache=cache,
+            seed=config["seed_everything"],
+        )  # fmt: skip
+        untrained = partial(untrained_model, config, where=self.checkpoint.path, allow_class=self.allow_class)
+        trained = extractor(
+            trained_model(self.checkpoint, allow_class=self.allow_class).to(device),
+            layers=Layers._fields,
+            online=self.checkpoint.online if trained_here else None,
+        )
+        networks = [
+            Network("trained", trained, self.checkpoint.epoch),
+            *networks_beside(
+                options.beside, trained, lambda: untrained().backbone, allow_class=self.allow_class
+            ),
+        ]
+        if options.baselines:
+            baseline = extractor(untrained().to(device), layers=("backbone",))
+            networks.append(Network("untrained", baseline))
+        about = f"epoch {self.checkpoint.epoch}, seed {trained.seed}"
+        return Subject(tuple(networks), splits, about, pixels=options.baselines)
+
+    def stored(self, subject: Subject, result: Evaluation) -> Stored:
+        """Write the rows to evaluation.json or ``--output``, and to W&B if the run is the user's."""
+        folder, options, epoch = self.folder, self.options, self.checkpoint.epoch
+        output, rows = folder.evaluation_file, [row.as_dict() for row in result.rows]
+        if options.output:
+            output = Path(options.output)
+        else:
+            rows = merged(read_rows(output), rows)
+        error = written(output, rows)
+        of_last_epoch = folder.config_file.exists() and epoch == Run(folder.path).epoch
+        if self.by_user:  # another user's config must not set the target of an upload
+            values = evaluation_summary(rows, self.config, epoch=epoch) if of_last_epoch else {}
+            mirror_rows(folder, self.config, rows, name=output.stem, summary=values)
+        result = dataclasses.replace(result, output=output)
+        current = of_last_epoch or self.checkpoint.path == folder.last
+        of_training = self.own_data and current and "settings" not in subject.splits.place
+        if not (of_training and options.report) or options.output:
+            return Stored(result, error)
+        trained = subject.networks[0].extractor
+        page = {
+            "path": folder.path,
+            "data": self.data,
+            "embedded": trained if trained.is_embedded else None,
+            "allow_class": self.allow_class,
+        }
+        return Stored(result, error, page)
+
+
+def _data_of_run(
+    checkpoint: Checkpoint, args: Sequence[str], allow_class: Sequence[str], *, own: bool
+) -> dict[str, Any]:
+    """Return the data section that options of the command line modify."""
+    path, config = checkpoint.path, checkpoint.config
+    try:
+        return safe_data(config, where=path, owned=own, allow_class=allow_class)
+    except InputError:
+        if not any(arg == "--data" or arg.startswith("--data=") for arg in args):
+            raise
+        # Data of another class are evaluated. Only the views of the run's own data are used, whose class is
+        # part of this package.
+        views = {"views": config["data"]["init_args"]["views"]}
+        other = {"class_path": "ssl_vision.data.CIFAR10", "init_args": views}
+        return safe_data({**config, "data": other}, where=path, owned=own)
+
+
+class EncoderRequest:
+    """The evaluation of an encoder beside its untrained weights and raw pixels.
+
+    A timm model is given images of the size and normalisation that its published weights expect, unless
+    ``--data.views.…`` says otherwise; any other encoder is given those of the data set.
+
+    Args:
+        args: arguments of the command.
+
+    Raises:
+        InputError: an option is invalid, or weights are missing or do not match the encoder.
+    """
+
+    def __init__(self, args: Sequence[str]) -> None:
+        args, self.allow_class = list(with_classes(args)), allowed_classes(args)
+        if not any(arg.partition("=")[0] == "--data" for arg in args) and not {"-h", "--help"} & set(args):
+            raise InputError("--encoder requires --data, the labelled images: CIFAR10, ImageFolder, …")
+        parser = evaluation_parser()
+        self.options = options = parser.parse_args(args)
+        explicit = parser.parse_args(args, defaults=False)
+        self._check(explicit)
+        self.named = named_encoder(parser, options)
+        self._data_options = explicit.data.as_dict()
+        settings = self._data_options.setdefault("init_args", {})
+        if isinstance(self.named.encoder, Timm):
+            _set_views(options.data.init_args, settings, self.named.encoder)
+        built = instantiated(parser, options)
+        self.data: ImageData = built.data
+        self.data.check_evaluated()
+        self.protocols = chosen_protocols(built, {}, self.data, own=False)
+        if "root" in options.data.init_args:
+            settings["root"] = options.data.init_args.root
+
+    def _check(self, explicit: Namespace) -> None:
+        if self.options.checkpoint is not None:
+            raise InputError("give a checkpoint or --encoder, not both")
+        for name in ("cache", "report"):
+            if explicit.get(name):
+                raise InputError(f"--{name} true requires a run: --encoder has no run directory to write to")
+        if self.options.output is not None:
+            check_output(self.options.output)
+
+    def place(self) -> dict[str, str]:
+        """Fields of a row that distinguish the data from other data of their name."""
+        return data_place({}, {}, self._data_options, self.data)
+
+    def subject(self, splits: Splits) -> Subject:
+        """The encoder, those of ``--beside`` and, as a baseline, the encoder with its initial weights."""
+        device, options, named = chosen_device(self.options.device), self.options, self.named
+
+        def extractor(encoder: Encoder) -> FeatureExtractor:
+            return FeatureExtractor(
+                encoder.to(device), splits, description=str(encoder), layers=("backbone",), cache=None,
+                seed=_SEED,
+            )  # fmt: skip
+
+        trained = extractor(named.encoder)
+        networks = [
+            Network("trained", trained),
+            *networks_beside(options.beside, trained, named.untrained, allow_class=self.allow_class),
+        ]
+        if options.baselines and not named.sets_weights:
+            networks.append(Network("untrained", extractor(named.untrained())))
+        views = self.data.views
+        images = f"images of {views.size} pixels with mean {views.mean} and std {views.std}"
+        return Subject(tuple(networks), splits, f"{named.about}, {images}", pixels=options.baselines)
+
+    def stored(self, subject: Subject, result: Evaluation) -> Stored:
+        """Write the rows to ``--output``, if it is given."""
+        if self.options.output is None:
+            return Stored(result)
+        output = Path(self.options.output)
+        error = written(output, [row.as_dict() for row in result.rows])
+        return Stored(dataclasses.replace(result, output=output), error)
+
+
+def _set_views(options: Any, explicit: dict[str, Any], encoder: Timm) -> None:
+    """Set the size and normalisation that an encoder expects, unless they are given."""
+    expected = {"size": encoder.image_size, "mean": encoder.mean, "std": encoder.std}
+    explicit["views"] = expected | explicit.get("views", {})
+    for name, value in explicit["views"].items():
+        options.views[name] = value
+    if options.get("image_size") is not None:  # the size of stored files
+        explicit.setdefault("image_size", explicit["views"]["size"])
+        options.image_size = explicit["image_size"]
+
+
+def evaluation_parser(data: dict[str, Any] | None = None, *, data_required: bool = True) -> ArgumentParser:
+    """Return the parser of the command.
+
+    Args:
+        data: data section of the run, the default of ``--data``; None while no run is known.
+        data_required: True if the command needs data.
+    """
+    parser = ArgumentParser(prog="ssl-vision evaluate", description=_DESCRIPTION)
+    parser.add_argument(
+        "checkpoint", nargs="?", help="Checkpoint file, or a run directory for its last checkpoint."
+    )
+    add_encoder_options(
+        parser, encoder="Evaluate this encoder instead of a checkpoint; requires --data", views=False
+    )
+    parser.add_argument(
+        "--beside",
+        action="append",
+        type=str,
+        default=[],
+        metavar="NAME=FILE",
+        help="Evaluate another network, too, and name its rows NAME. FILE is a run, a checkpoint, an "
+        "exported encoder, or weights of the encoder that is evaluated; may be repeated.",
+    )
+    parser.add_argument(
+        "--protocol",
+        action="append",
+        type=str,
+        help=f"One of {', '.join(shipped())}, the path of your own .yaml file, or all; may be repeated. "
+        f"Default: {DEFAULT_PROTOCOL}.",
+    )
+    parser.add_argument(
+        "--k",
+        type=int | None,
+        default=None,
+        help=f"Number of neighbours in protocol {DEFAULT_PROTOCOL}. Default: metrics.k of the run if its own "
+        "data are evaluated without --protocol, otherwise that of the data set (200, 20 for the digits).",
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float | None,
+        default=None,
+        help="Temperature T of the kNN vote. Default: metrics.temperature, as for k.",
+    )
+    parser.add_class_arguments(
+        ProbeRule, "probe", help=f"Options of the linear probe of protocol {DEFAULT_PROTOCOL}."
+    )
+    parser.add_argument(
+        "--baselines", type=bool, default=True, help="Evaluate the untrained network and raw pixels, too."
+    )
+    parser.add_argument("--cache", type=bool, default=True, help="Cache features in the run directory.")
+    parser.add_argument("--report", type=bool, default=True, help="Write report.html.")
+    parser.add_argument(
+        "--device", type=Literal["auto", "cpu", "cuda"], default="auto", help="Device of the networks."
+    )
+    parser.add_argument(
+        "--output", type=str | None, default=None,
+        help="JSON file for the rows. Default: they are added to evaluation.json in the run directory.",
+    )  # fmt: skip
+    add_allow_class(parser)
+    parser.add_subclass_arguments(
+        pl.LightningDataModule,
+        "data",
+        as_group=False,
+        required=data_required,
+        help="Evaluate on other images: CIFAR10, ImageFolder, …; --data.help lists them.",
+    )
+    if data:
+        parser.set_defaults({"data": data})
+    return parser

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.knn import KNN
+from ssl_vision.evaluation.knn_vote import KNN
 from ssl_vision.evaluation.measurement import Measurement, labels_text
 from ssl_vision.evaluation.protocol import Protocol
 from ssl_vision.evaluation.splits import Splits

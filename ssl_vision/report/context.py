@@ -14,8 +14,7 @@ from ssl_vision.cli.classes import built
 from ssl_vision.cli.parser import one_line
 from ssl_vision.data import ImageData, Images
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.cache import FeatureCache
-from ssl_vision.evaluation.feature_extractor import FeatureExtractor
+from ssl_vision.evaluation.feature_extractor import FeatureCache, FeatureExtractor
 from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Layers
