@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytorch_lightning as pl
-from jsonargparse import Namespace
 
 from ssl_vision.cli.classes import add_allow_class, allowed_classes
 from ssl_vision.cli.fit_help import class_help
@@ -31,13 +30,9 @@ from ssl_vision.pretrained.encoder_options import (
     names_encoder,
     with_classes,
 )
-from ssl_vision.pretrained.rebuild import ROOT_NEEDED, safe_data, trained_model, untrained_model
-from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint, run_beside
+from ssl_vision.pretrained.opened_run import ROOT_NEEDED, OpenedRun, open_run
 from ssl_vision.runs.evaluation_file import DEFAULT_PROTOCOL, evaluation_summary, merged, read_rows
-from ssl_vision.runs.folder import owned
-from ssl_vision.runs.registry import Run
 from ssl_vision.runs.settings import class_name
-from ssl_vision.tracking.artifacts import SCHEME, fetched_checkpoint
 from ssl_vision.tracking.wandb import mirror_rows
 
 _DESCRIPTION = """\
@@ -99,6 +94,8 @@ def evaluated(args: Sequence[str]) -> Stored:
             missing or have no labels, or no measurement of the trained network was possible.
     """
     request = EncoderRequest(args) if names_encoder(args) else RunRequest(args)
+    if request.options.output is not None:
+        check_output(request.options.output)
     with first_before_others():
         splits = Splits.labelled(request.data, place=request.place())
     subject = request.subject(splits).checked()
@@ -116,13 +113,8 @@ class RunRequest:
     """
 
     def __init__(self, args: Sequence[str]) -> None:
-        remote = args[0].startswith(SCHEME)
-        self.checkpoint = read_checkpoint(fetched_checkpoint(args[0]) if remote else args[0])
-        self.config = self.checkpoint.config
-        self.allow_class = allowed_classes(args)
-        self.folder = run_beside(self.checkpoint)
-        self.by_user = not remote and owned(self.folder.path, self.checkpoint.path)
-        self._data_of_run = _data_of_run(self.checkpoint, args, self.allow_class, own=self.by_user)
+        self.run = run = open_run(args[0], allow_class=allowed_classes(args))
+        self._data_of_run = _data_of_run(run, args)
         parser = evaluation_parser(self._data_of_run)
         self.options = options = parser.parse_args(list(args))
         if options.weights is not None:
@@ -131,67 +123,63 @@ class RunRequest:
             )
         if options.data.init_args.get("root") == ROOT_NEEDED:
             raise InputError(
-                f"{self.checkpoint.path}: belongs to another user: give the images with --data.root"
+                f"{run.checkpoint.path}: belongs to another user: give the images with --data.root"
             )
-        if options.output is not None:
-            check_output(options.output)
         if "seed" in options.data.init_args and options.data.init_args.seed is None:
-            options.data.init_args.seed = self.config.get("seed_everything")  # of the views in the report
+            options.data.init_args.seed = run.config["seed_everything"]  # of the views in the report
         built = instantiated(parser, options)
         self.data: ImageData = built.data
         self.data.check_evaluated()
-        self.own_data = same_data(self.config["data"], self.data)
-        metrics = self.config.get("metrics") or {}
+        self.own_data = same_data(run.config["data"], self.data)
+        metrics = run.config.get("metrics") or {}
         self.protocols = chosen_protocols(built, metrics, self.data, own=self.own_data)
-        read_rows(self.folder.evaluation_file)
+        read_rows(run.folder.evaluation_file)
 
     def place(self) -> dict[str, str]:
         """Fields of a row that distinguish the data from those of the run."""
-        return data_place(self.config["data"], self._data_of_run, self.options.data.as_dict(), self.data)
+        given = self.options.data.as_dict()
+        return data_place(self.run.config["data"], self._data_of_run, given, self.data)
 
     def subject(self, splits: Splits) -> Subject:
         """The trained network, those of ``--beside`` and, as a baseline, the untrained network."""
-        device, config, options = chosen_device(self.options.device), self.config, self.options
-        same_classes = self.checkpoint.classes in (None, list(splits.images["train"].classes))
-        trained_here = same_classes and class_name(config["data"]) == splits.data
-        cache = FeatureCache(self.folder.features) if options.cache else None
+        run, checkpoint, options = self.run, self.run.checkpoint, self.options
+        device, seed = chosen_device(options.device), run.config["seed_everything"]
+        same_classes = checkpoint.classes in (None, list(splits.images["train"].classes))
+        trained_here = same_classes and class_name(run.config["data"]) == splits.data
         extractor = partial(
-            FeatureExtractor, splits=splits, description=config["model"], cache=cache,
-            seed=config["seed_everything"],
+            FeatureExtractor, splits=splits, description=run.config["model"], seed=seed,
+            cache=FeatureCache(run.folder.features) if options.cache else None,
         )  # fmt: skip
-        untrained = partial(untrained_model, config, where=self.checkpoint.path, allow_class=self.allow_class)
         trained = extractor(
-            trained_model(self.checkpoint, allow_class=self.allow_class).to(device),
+            run.trained().to(device),
             layers=Layers._fields,
-            online=self.checkpoint.online if trained_here else None,
+            online=checkpoint.online if trained_here else None,
         )
-        networks = [
-            Network("trained", trained, self.checkpoint.epoch),
-            *networks_beside(
-                options.beside, trained, lambda: untrained().backbone, allow_class=self.allow_class
-            ),
-        ]
+        beside = networks_beside(
+            options.beside, trained, lambda: run.untrained().backbone, allow_class=run.allow_class
+        )
+        networks = [Network("trained", trained, checkpoint.epoch), *beside]
         if options.baselines:
-            baseline = extractor(untrained().to(device), layers=("backbone",))
+            baseline = extractor(run.untrained().to(device), layers=("backbone",))
             networks.append(Network("untrained", baseline))
-        about = f"epoch {self.checkpoint.epoch}, seed {trained.seed}"
+        about = f"epoch {checkpoint.epoch}, seed {seed}"
         return Subject(tuple(networks), splits, about, pixels=options.baselines)
 
     def stored(self, subject: Subject, result: Evaluation) -> Stored:
         """Write the rows to evaluation.json or ``--output``, and to W&B if the run is the user's."""
-        folder, options, epoch = self.folder, self.options, self.checkpoint.epoch
+        run, folder, options = self.run, self.run.folder, self.options
         output, rows = folder.evaluation_file, [row.as_dict() for row in result.rows]
         if options.output:
             output = Path(options.output)
         else:
             rows = merged(read_rows(output), rows)
         error = written(output, rows)
-        of_last_epoch = folder.config_file.exists() and epoch == Run(folder.path).epoch
-        if self.by_user:  # another user's config must not set the target of an upload
-            values = evaluation_summary(rows, self.config, epoch=epoch) if of_last_epoch else {}
-            mirror_rows(folder, self.config, rows, name=output.stem, summary=values)
+        of_last_epoch = run.is_last_epoch
+        if run.owned:  # another user's config must not set the target of an upload
+            values = evaluation_summary(rows, run.config, epoch=run.checkpoint.epoch) if of_last_epoch else {}
+            mirror_rows(folder, run.config, rows, name=output.stem, summary=values)
         result = dataclasses.replace(result, output=output)
-        current = of_last_epoch or self.checkpoint.path == folder.last
+        current = of_last_epoch or run.checkpoint.path == folder.last
         of_training = self.own_data and current and "settings" not in subject.splits.place
         if not (of_training and options.report) or options.output:
             return Stored(result, error)
@@ -200,26 +188,22 @@ class RunRequest:
             "path": folder.path,
             "data": self.data,
             "embedded": trained if trained.is_embedded else None,
-            "allow_class": self.allow_class,
+            "allow_class": run.allow_class,
         }
         return Stored(result, error, page)
 
 
-def _data_of_run(
-    checkpoint: Checkpoint, args: Sequence[str], allow_class: Sequence[str], *, own: bool
-) -> dict[str, Any]:
+def _data_of_run(run: OpenedRun, args: Sequence[str]) -> dict[str, Any]:
     """Return the data section that options of the command line modify."""
-    path, config = checkpoint.path, checkpoint.config
     try:
-        return safe_data(config, where=path, owned=own, allow_class=allow_class)
+        return run.data_section()
     except InputError:
         if not any(arg == "--data" or arg.startswith("--data=") for arg in args):
             raise
         # Data of another class are evaluated. Only the views of the run's own data are used, whose class is
         # part of this package.
-        views = {"views": config["data"]["init_args"]["views"]}
-        other = {"class_path": "ssl_vision.data.CIFAR10", "init_args": views}
-        return safe_data({**config, "data": other}, where=path, owned=own)
+        views = {"views": run.config["data"]["init_args"]["views"]}
+        return run.data_section({"class_path": "ssl_vision.data.CIFAR10", "init_args": views})
 
 
 class EncoderRequest:
@@ -242,7 +226,11 @@ class EncoderRequest:
         parser = evaluation_parser()
         self.options = options = parser.parse_args(args)
         explicit = parser.parse_args(args, defaults=False)
-        self._check(explicit)
+        if options.checkpoint is not None:
+            raise InputError("give a checkpoint or --encoder, not both")
+        for name in ("cache", "report"):
+            if explicit.get(name):
+                raise InputError(f"--{name} true requires a run: --encoder has no run directory to write to")
         self.named = named_encoder(parser, options)
         self._data_options = explicit.data.as_dict()
         settings = self._data_options.setdefault("init_args", {})
@@ -254,15 +242,6 @@ class EncoderRequest:
         self.protocols = chosen_protocols(built, {}, self.data, own=False)
         if "root" in options.data.init_args:
             settings["root"] = options.data.init_args.root
-
-    def _check(self, explicit: Namespace) -> None:
-        if self.options.checkpoint is not None:
-            raise InputError("give a checkpoint or --encoder, not both")
-        for name in ("cache", "report"):
-            if explicit.get(name):
-                raise InputError(f"--{name} true requires a run: --encoder has no run directory to write to")
-        if self.options.output is not None:
-            check_output(self.options.output)
 
     def place(self) -> dict[str, str]:
         """Fields of a row that distinguish the data from other data of their name."""

@@ -26,7 +26,8 @@ from ssl_vision.evaluation.splits import Pixels, Splits
 from ssl_vision.hub import local_file
 from ssl_vision.methods import Layers, Method
 from ssl_vision.pretrained.backbones import has_description, pretrained, read_backbone
-from ssl_vision.runs.checkpoint import is_checkpoint, read_checkpoint
+from ssl_vision.pretrained.opened_run import open_run
+from ssl_vision.runs.checkpoint import is_checkpoint
 from ssl_vision.runs.weights import load_encoder_weights, read_weights
 
 _TAKEN = ("trained", "untrained", "pixels")
@@ -265,8 +266,8 @@ def _read_encoder(
 ) -> tuple[Encoder, Any, Splits, int]:
     """Return the encoder of a file, its description, the images as it expects them, and its epoch."""
     if path.is_dir() or is_checkpoint(path):
-        checkpoint = read_checkpoint(path)
-        (encoder, about), epoch = pretrained(checkpoint, allow_class=allow_class)[1], checkpoint.epoch
+        run = open_run(path, allow_class=allow_class)
+        (encoder, about), epoch = pretrained(run)[1], run.checkpoint.epoch
     elif has_description(path):
         (encoder, about), epoch = read_backbone(path, allow_class=allow_class), 0
     else:

@@ -14,7 +14,7 @@ from ssl_vision.encoders import Timm
 from ssl_vision.errors import InputError
 from ssl_vision.hub import WEIGHTS
 from ssl_vision.pretrained.backbones import Description, Pretrained
-from ssl_vision.runs.checkpoint import Checkpoint
+from ssl_vision.pretrained.opened_run import OpenedRun
 from ssl_vision.runs.evaluation_file import preferred, read_rows
 from ssl_vision.runs.settings import class_name, last_part
 
@@ -37,7 +37,7 @@ def card(
     given: Pretrained,
     rows: Sequence[Mapping[str, Any]],
     *,
-    source: Checkpoint | str,
+    source: OpenedRun | str,
     snippet: str,
     checked: str,
     versions: Mapping[str, str],
@@ -47,7 +47,7 @@ def card(
     Args:
         given: the backbone.
         rows: rows of its evaluation, if any.
-        source: checkpoint of the backbone, or a description of weights from elsewhere.
+        source: run of the backbone, or a description of weights from elsewhere.
         snippet: Python code that loads it.
         checked: result of loading it.
         versions: versions of the libraries by name.
@@ -78,9 +78,9 @@ def card(
     )
 
 
-def _training(checkpoint: Checkpoint) -> tuple[str, dict[str, str]]:
+def _training(run: OpenedRun) -> tuple[str, dict[str, str]]:
     """Return the end of the title, and the facts of the training by name."""
-    config = checkpoint.config
+    config, checkpoint = run.config, run.checkpoint
     model, data = config["model"]["init_args"], config["data"]
     objective, dataset = class_name(model.get("objective"), "InfoNCE"), class_name(data)
     data_options = {key: value for key, value in data["init_args"].items() if key not in (*_OMITTED, "views")}
@@ -106,19 +106,16 @@ def _training(checkpoint: Checkpoint) -> tuple[str, dict[str, str]]:
     }
 
 
-def evaluation_rows(file: Path, config: Mapping[str, Any], *, epoch: int) -> list[dict[str, Any]]:
-    """Rows of an ``evaluation.json`` about the backbone of an epoch, and those of the baselines.
+def evaluation_rows(run: OpenedRun) -> list[dict[str, Any]]:
+    """Rows of ``evaluation.json`` about the backbone of the checkpoint, and those of the baselines.
 
-    Args:
-        file: the evaluation.
-        config: config of the run, whose own data set takes precedence.
-        epoch: epoch of the checkpoint.
+    Rows of the run's own data set take precedence.
 
     Raises:
         InputError: the file was not written by ``ssl-vision evaluate``.
     """
     try:
-        rows = preferred(read_rows(file), config)
+        rows, epoch = preferred(read_rows(run.folder.evaluation_file), run.config), run.checkpoint.epoch
         trained = [row for row in rows if row["features"] == "trained" and row["epoch"] == epoch]
         baselines = [row for row in rows if row["features"] != "trained"]
         shown = [row for row in trained if row["layer"] == "backbone"]
@@ -126,6 +123,7 @@ def evaluation_rows(file: Path, config: Mapping[str, Any], *, epoch: int) -> lis
     except InputError:
         raise
     except (ValueError, TypeError, KeyError) as error:
+        file = run.folder.evaluation_file
         raise InputError(f"{file}: not written by ssl-vision evaluate") from error
     return shown + baselines if shown else []
 

@@ -141,12 +141,6 @@ def _is_config(config: Any) -> bool:
     )
 
 
-def run_beside(checkpoint: Checkpoint) -> RunFolder:
-    """Return the run directory of a checkpoint, or the checkpoint's own directory outside a run."""
-    run = RunFolder(checkpoint.path.parent.parent)
-    return run if run.config_file.exists() else RunFolder(checkpoint.path.parent)
-
-
 def _release(version: str) -> tuple[int, ...]:
     """Return the major and minor version numbers."""
     return tuple(map(int, version.split(".")[:2]))

@@ -4,12 +4,14 @@ import hashlib
 from functools import partial
 
 import pytest
+import pytorch_lightning as pl
 import timm
 import torch
 import torchvision
 from settings import TINY
 from torch import nn
 
+from ssl_vision.cli.classes import built
 from ssl_vision.data import Images, Views
 from ssl_vision.encoders import Encoder, ModuleEncoder, ResNet, Timm, as_encoder
 from ssl_vision.errors import InputError
@@ -17,7 +19,6 @@ from ssl_vision.evaluation.finetune import FineTuneRule, finetuned_top1
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 from ssl_vision.objectives import RECLAIM
-from ssl_vision.pretrained.rebuild import untrained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 SMALL = [option for option in TINY if "encoder" not in option]
@@ -270,5 +271,5 @@ def test_untrained_model_does_not_download_pretrained_weights(tiny_run, monkeypa
         "timm.create_model",
         lambda name, pretrained, **rest: pretrained_arguments.append(pretrained) or create(name, **rest),
     )
-    assert isinstance(untrained_model(config).backbone, Encoder)
+    assert isinstance(built(pl.LightningModule, "model", config, where="x", allow_class=()).backbone, Encoder)
     assert pretrained_arguments == [False]

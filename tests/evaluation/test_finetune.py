@@ -16,8 +16,7 @@ from ssl_vision.evaluation.finetune import FineTuneRule, finetuned_top1
 from ssl_vision.evaluation.splits import Splits, label_subset
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
-from ssl_vision.pretrained.rebuild import trained_model
-from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.pretrained.opened_run import open_run
 
 RULE = FineTuneRule(epochs=1, lr=0.1, momentum=0.8, weight_decay=1e-2, batch_size=40)
 
@@ -143,7 +142,7 @@ def test_rows_of_trained_and_untrained_backbone_are_written(tiny_run, tmp_path):
     data = Digits()
     train = Splits.of(data).labelled_train("10%")
     rule = FineTuneRule(epochs=1, augmentation="none")
-    model = trained_model(read_checkpoint(run))
+    model = open_run(run).trained()
     expected = finetuned_top1(model.backbone, train, data.split("test"), data.views, rule=rule, seed=0)
     assert rows[0]["value"] == expected
 

@@ -13,7 +13,7 @@ from PIL import Image
 from settings import TINY
 
 from ssl_vision.main import main
-from ssl_vision.pretrained.rebuild import ROOT_NEEDED, safe_data
+from ssl_vision.pretrained.opened_run import ROOT_NEEDED, safe_data
 from ssl_vision.report.context import ReportContext
 from ssl_vision.report.page import Missing
 from ssl_vision.runs.folder import RunFolder
