@@ -21,6 +21,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.hub import local_file
 from ssl_vision.methods import Method
 from ssl_vision.pretrained.opened_run import OpenedRun, open_run, with_weights
+from ssl_vision.runs.checkpoint import OTHER_WEIGHTS
 
 SUFFIX = ".safetensors"
 
@@ -190,7 +191,7 @@ def _read_file(path: Path, allow_class: Collection[str]) -> Pretrained:
         state = {f"{prefix}{name}": tensor for name, tensor in state.items()}
         values = {key: json.loads(text) for key, text in about.items() if key in names}
         if not names - {"pixel_range"} <= values.keys():
-            raise InputError(f"{path}: was not written by ssl-vision export --format safetensors")
+            raise InputError(f"{path}: was not written by ssl-vision export; {OTHER_WEIGHTS}")
         description = Description(**values | {key: tuple(values[key]) for key in ("mean", "std")})
         _ = description.views
         spec = {"encoder": description.encoder}

@@ -70,6 +70,10 @@ def test_an_encoder_with_weights_gives_its_features(images, tmp_path, capsys):
     assert main(["embed", str(images), *options, f"--output={tmp_path / 'f.npz'}"]) == 0
     used = "resnet18 with weights of w.pth: 120 tensors below state_dict:module.encoder_q.; fc left out\n"
     assert used in capsys.readouterr().out
+    assert main(["embed", str(images), options[1], "--output=g.npz"]) == 2
+    error = capsys.readouterr().err
+    assert "w.pth: was not written by ssl-vision fit; to use weights of other code, name their" in error
+    assert error.count("\n") == 1
     split = ImageFolder(root=images, train=".", test="none", image_size=24, cache="never").split("train")
     encoder = Timm("resnet18")
     encoder.network.load_state_dict({k: v for k, v in network.state_dict().items() if "fc" not in k})
