@@ -159,7 +159,7 @@ CAPS = {
     "compare": (1040, 10),
     "data": (3455, 43),
     "encoders": (305, 4),
-    "evaluation": (2223, 15),
+    "evaluation": (2215, 15),
     "export": (631, 5),
     "methods": (1023, 15),
     "metrics": (1106, 19),
