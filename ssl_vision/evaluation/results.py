@@ -16,7 +16,6 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.knn_vote import KNN
 from ssl_vision.evaluation.measurement import labels_text
 from ssl_vision.evaluation.protocol import Protocol
-from ssl_vision.evaluation.splits import Splits
 from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.runs.evaluation_file import Variant, stated_differences, variant_of
 from ssl_vision.tables import aligned, html_table
@@ -156,24 +155,6 @@ class Evaluation:
     subject: str
     protocols: Mapping[str, str]
     output: Path | None = None
-
-    @classmethod
-    def of(
-        cls,
-        protocols: Sequence[Protocol],
-        rows: Sequence[Row],
-        splits: Splits,
-        about: str,
-    ) -> Self:
-        """Return the result of an evaluation from its rows and a description of the network."""
-        train, test = splits.images["train"], splits.images["test"]
-        split = "test split" if splits.evaluated == "test" else "validation split, as there is no test split"
-        return cls(
-            rows=tuple(rows),
-            subject=f"{splits.data}: {split} ({len(test)} images) against "
-            f"{len(train)} labelled train images, {about}",
-            protocols={each.name: described_protocol(each, len(train)) for each in protocols},
-        )
 
     def value(self, metric: str, **fields: object) -> float:
         """Return the value of one metric, accuracies in [0, 1].

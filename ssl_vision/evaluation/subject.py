@@ -21,7 +21,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor, embedding_by_all
 from ssl_vision.evaluation.measurement import Measurement, Source
 from ssl_vision.evaluation.protocol import Protocol
-from ssl_vision.evaluation.results import Evaluation, Row
+from ssl_vision.evaluation.results import Evaluation, Row, described_protocol
 from ssl_vision.evaluation.splits import Pixels, Splits
 from ssl_vision.hub import local_file
 from ssl_vision.methods import Layers, Method
@@ -161,8 +161,13 @@ def run_protocols(subject: Subject, protocols: Sequence[Protocol]) -> Evaluation
                 rows += run_protocol(protocol, Source("pixels", "raw", Pixels(splits)), splits, seed=seed)
     if not any(row.features == trained for row in rows):
         raise InputError(f"nothing of the {trained} network could be measured: the lines above say why")
-    about = [subject.about, *(f"{network.name}: {network.about}" for network in networks if network.about)]
-    return Evaluation.of(protocols, rows, splits, "\n".join(about))
+    train, test = splits.images["train"], splits.images["test"]
+    split = "test split" if splits.evaluated == "test" else "validation split, as there is no test split"
+    counts = f"{len(test)} images) against {len(train)} labelled train images"
+    about = [f"{splits.data}: {split} ({counts}, {subject.about}"]
+    about += [f"{network.name}: {network.about}" for network in networks if network.about]
+    described = {each.name: described_protocol(each, len(train)) for each in protocols}
+    return Evaluation(tuple(rows), "\n".join(about), described)
 
 
 def run_protocol(protocol: Protocol, source: Source, splits: Splits, *, seed: int) -> Iterator[Row]:
