@@ -36,8 +36,7 @@ from scipy.stats import spearmanr
 from ssl_vision.data import CIFAR10
 from ssl_vision.evaluation.features import embed_views
 from ssl_vision.metrics import rank_correlation
-from ssl_vision.pretrained.rebuild import trained_model
-from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.pretrained.opened_run import open_run
 from ssl_vision.runs.registry import Run
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -109,7 +108,7 @@ def spearman(run: Path, chosen: argparse.Namespace) -> float:
     """Compute ρ over all pairs of two views of the first ``--ranked`` test images."""
     data = CIFAR10(root=chosen.data)
     test = data.split("test").select(torch.arange(len(data.split("test"))) < chosen.ranked)
-    pair = embed_views(trained_model(read_checkpoint(run)), test, data.views, seed=0)
+    pair = embed_views(open_run(run).trained(), test, data.views, seed=0)
     levels = torch.stack([test.labels, torch.arange(len(test))], dim=1).repeat(2, 1)
     return float(rank_correlation(pair["backbone"].flatten(0, 1), levels).spearman)
 

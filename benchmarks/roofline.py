@@ -30,6 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
 import yaml
 from jsonargparse.typing import PositiveFloat
@@ -38,10 +39,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from traffic import Traffic, size
 
+from ssl_vision.cli.classes import built
 from ssl_vision.data import Views
 from ssl_vision.encoders import ResNet
 from ssl_vision.methods import Method, SimCLR
-from ssl_vision.pretrained.rebuild import untrained_model
 
 ROOT = Path(__file__).parents[1]
 IMAGES = 50_000  # of CIFAR-10
@@ -138,7 +139,9 @@ def epochs() -> list[dict[str, Any]]:
     for name, batch, case in CONFIGS:
         file = ROOT / f"configs/pretrain/{name}.yaml"
         config = yaml.safe_load(file.read_text())
-        model = untrained_model(config | {"seed_everything": 0}, where=file)
+        model = built(
+            pl.LightningModule, "model", config | {"seed_everything": 0}, where=file, allow_class=()
+        )
         step = on_gpu(model, Views(**config["data"]["init_args"].get("views", {})), batch, case)
         work = {key: IMAGES // batch * value for key, value in step.items()}
         rows.append({"config": name, "batch": batch, "case": case, **work})

@@ -27,8 +27,7 @@ from ssl_vision.compare.keys import full_key, key_value
 from ssl_vision.data import ImageData
 from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.methods import Layers
-from ssl_vision.pretrained.rebuild import trained_model
-from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.pretrained.opened_run import open_run
 from ssl_vision.runs.registry import Run, find_runs
 
 PAPER = Path(__file__).parent.parent / "configs" / "paper" / "macl.yaml"
@@ -62,11 +61,11 @@ def sensitivities(first: Tensor, second: Tensor, labels: Tensor) -> dict[str, fl
 
 def measured(run: Run, images: int, root: str | None) -> dict[Choice, float]:
     """Return S of the last checkpoint of a run by layer, split and pairs."""
-    checkpoint = read_checkpoint(run.folder.path)
+    opened = open_run(run.folder.path)
     if root is not None:
-        checkpoint.config["data"]["init_args"]["root"] = root
-    data: ImageData = built(pl.LightningDataModule, "data", checkpoint.config, where=run.name, allow_class=())
-    model = trained_model(checkpoint)
+        opened.config["data"]["init_args"]["root"] = root
+    data: ImageData = built(pl.LightningDataModule, "data", opened.config, where=run.name, allow_class=())
+    model = opened.trained()
     values: dict[Choice, float] = {}
     for name in ("train", "test"):
         split = data.split("train" if name == "train" else "test")

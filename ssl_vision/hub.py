@@ -51,13 +51,16 @@ def split_address(address: str) -> tuple[str, str | None]:
 def local_file(path: str | Path) -> Iterator[Path]:
     """Provide the local path of a file or run directory, or of weights on the Hub, which are downloaded.
 
-    Errors about a downloaded file name its address instead of its path in the cache.
+    Weights that the local cache of huggingface_hub has are not downloaded again. ``HF_HOME``,
+    ``HF_HUB_OFFLINE``, ``HF_TOKEN`` and its other variables are respected. Errors about a downloaded file
+    name its address instead of its path in the cache.
 
     Args:
-        path: path, or address of a repository.
+        path: path, or address ``hf://OWNER/NAME`` or ``hf://OWNER/NAME@REVISION``.
 
     Raises:
-        InputError: the weights cannot be downloaded.
+        InputError: the address is not valid, the repository, revision or file does not exist, or the Hub
+            cannot be reached and the file is not in the cache.
 
     Example:
         >>> with local_file("runs/my_run") as path:
@@ -67,39 +70,19 @@ def local_file(path: str | Path) -> Iterator[Path]:
     if not is_address(path):
         yield Path(path)
         return
-    file = download(str(path))
-    try:
-        yield file
-    except InputError as error:
-        raise InputError(str(error).replace(str(file), str(path))) from error
-
-
-def download(address: str) -> Path:
-    """Download the weights of a repository, unless the local cache has them.
-
-    ``HF_HOME``, ``HF_HUB_OFFLINE``, ``HF_TOKEN`` and the other variables of huggingface_hub are respected.
-
-    Args:
-        address: ``hf://OWNER/NAME`` or ``hf://OWNER/NAME@REVISION``.
-
-    Returns:
-        Path of the file in the cache of huggingface_hub.
-
-    Raises:
-        InputError: the address is not valid, the repository, revision or file does not exist, or the Hub
-            cannot be reached and the file is not in the cache.
-    """
     from huggingface_hub import hf_hub_download
 
-    name, revision = split_address(address)
+    name, revision = split_address(str(path))
     try:
-        return Path(
-            hf_hub_download(
-                name, WEIGHTS, revision=revision, library_name="ssl_vision", library_version=__version__
-            )
+        downloaded = hf_hub_download(
+            name, WEIGHTS, revision=revision, library_name="ssl_vision", library_version=__version__
         )
     except Exception as error:  # the classes of network errors depend on the version of huggingface_hub
-        raise InputError(f"{address}: {_download_problem(error)}") from error
+        raise InputError(f"{path}: {_download_problem(error)}") from error
+    try:
+        yield Path(downloaded)
+    except InputError as error:
+        raise InputError(str(error).replace(downloaded, str(path))) from error
 
 
 def _download_problem(error: Exception) -> str:

@@ -15,8 +15,7 @@ from settings import CONFIGS, TINY
 import ssl_vision.data
 from ssl_vision.data import STL10
 from ssl_vision.main import main
-from ssl_vision.pretrained.rebuild import untrained_model
-from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.pretrained.opened_run import open_run
 
 FILES = sorted(file for file in CONFIGS.rglob("*.yaml") if file.parent.name not in ("paper", "sweep"))
 # A separate test trains these configs.
@@ -179,9 +178,9 @@ def test_imagenet_configs_take_two_steps_at_full_size(name, side, lr, pixels, tm
         "--name=run",
     ]
     assert main(["fit", *args]) == 0
-    checkpoint = read_checkpoint(tmp_path / "runs" / "run")
-    model = untrained_model(checkpoint.config)
-    assert (model.backbone.num_features, checkpoint.config["data"]["init_args"]["views"]["size"]) == (
+    run = open_run(tmp_path / "runs" / "run")
+    model = run.untrained()
+    assert (model.backbone.num_features, run.config["data"]["init_args"]["views"]["size"]) == (
         2048 if name in ("imagenet", "imagenet_moco_v2") else 512,
         pixels,
     )
@@ -253,8 +252,8 @@ def test_every_objective_takes_thirty_steps_on_cifar10(file, data_root, tmp_path
         losses = [float(row["train/loss"]) for row in csv.DictReader(log)]
     assert len(losses) == 30
     assert all(map(math.isfinite, losses))
-    trained = read_checkpoint(tmp_path / "run")
-    initial = untrained_model(trained.config).state_dict()
+    run = open_run(tmp_path / "run")
+    trained, initial = run.checkpoint, run.untrained().state_dict()
     weights = [name for name in initial if name.endswith(("conv1.weight", "conv2.weight"))]
     assert all(trained.state[name].isfinite().all() for name in weights)
     assert not any(torch.equal(trained.state[name], initial[name]) for name in weights)

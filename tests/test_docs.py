@@ -27,8 +27,7 @@ from ssl_vision.export.formats import FORMATS
 from ssl_vision.main import main
 from ssl_vision.metrics import Alignment, Uniformity
 from ssl_vision.pretrained.backbones import Description, Pretrained, load_encoder, read_backbone
-from ssl_vision.pretrained.rebuild import trained_model
-from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.pretrained.opened_run import open_run
 from ssl_vision.runs.registry import Run
 
 pytestmark = pytest.mark.docs
@@ -196,10 +195,10 @@ def test_backbones_page_code_reproduces_features_of_run(working_directory, image
     names = {"images": images}
     for block in blocks("backbones.md")[:2]:
         exec(block, names)
-    checkpoint = read_checkpoint(Path("runs/my_run"))
-    plain = Views(**checkpoint.config["data"]["init_args"]["views"]).plain(images)
+    run = open_run("runs/my_run")
+    plain = Views(**run.config["data"]["init_args"]["views"]).plain(images)
     with torch.inference_mode():
-        expected = trained_model(checkpoint).eval()(plain).backbone
+        expected = run.trained().eval()(plain).backbone
     torch.testing.assert_close(names["features"], expected)
     backbone, description = read_backbone("runs/my_run/backbone.safetensors")
     with torch.inference_mode():

@@ -25,7 +25,7 @@ from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 from ssl_vision.methods.cuda_graph import GraphedTraining
 from ssl_vision.metrics import KNNAccuracy
-from ssl_vision.pretrained.rebuild import trained_model
+from ssl_vision.pretrained.opened_run import open_run
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.registry import Run
 
@@ -275,7 +275,7 @@ def test_robustness_protocol_classifies_corrupted_images(tiny_run, capsys):
     assert clean == knn
     assert mean == pytest.approx((contrast + blur) / 2)
 
-    model, data = trained_model(read_checkpoint(tiny_run)), Digits()
+    model, data = open_run(tiny_run).trained(), Digits()
     train, test = data.split("train"), data.split("test")
     pixels = F.interpolate(test.images.float(), size=(16, 16), mode="bilinear", antialias=True)
     queries = data.views.plain(corruptions["contrast"](pixels.round().to(torch.uint8)))

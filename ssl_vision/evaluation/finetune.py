@@ -28,45 +28,14 @@ from ssl_vision.evaluation.splits import SHARES, Labels, Splits
 from ssl_vision.progress import Progress
 
 
+@measurement("finetune")
 @dataclass(frozen=True)
-class FineTuneRule:
-    """Training options: SGD with Nesterov momentum on softmax cross-entropy.
+class FineTune(Measurement):
+    """The backbone and a linear layer, trained end to end with Nesterov momentum on softmax cross-entropy.
 
     The defaults are those of SimCLR for few labels (Chen et al. 2020, B.5): 0.05 × batch size / 256, momentum
     0.9, no weight decay, crop and flip, 30 epochs for 10 % of the labels. SimCLR's batch size is 4,096, and
     the schedule is a choice of this package.
-
-    Raises:
-        ValueError: A value is out of range.
-    """
-
-    epochs: int = 30
-    lr: float = 0.05
-    """Learning rate of the whole network, which is not scaled with the batch size."""
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    batch_size: int = 256
-    schedule: Schedule = "cosine"
-    augmentation: Augmentation = "crop"
-    """Augmentation: the views of the run, only their crop and flip, or none."""
-
-    def __post_init__(self) -> None:
-        check_options(
-            self,
-            epochs=1 <= self.epochs <= MOST_EPOCHS,
-            lr=self.lr > 0,
-            momentum=0 < self.momentum < 1,
-            weight_decay=self.weight_decay >= 0,
-            batch_size=2 <= self.batch_size <= LARGEST_BATCH,
-            schedule=self.schedule in ("constant", "cosine"),
-            augmentation=self.augmentation in ("none", "crop", "pretraining"),
-        )
-
-
-@measurement("finetune")
-@dataclass(frozen=True)
-class FineTune(FineTuneRule, Measurement):
-    """The backbone and a linear layer, trained end to end.
 
     Raises:
         ValueError: A value is out of range.
@@ -81,13 +50,32 @@ class FineTune(FineTuneRule, Measurement):
     needs = ("labels",)
     note = "This is the share of images that the network classifies correctly after end-to-end training."
     order = 60
+
     required_layer = "backbone"
 
+    epochs: int = 30
+    lr: float = 0.05
+    """Learning rate of the whole network, which is not scaled with the batch size."""
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    batch_size: int = 256
+    schedule: Schedule = "cosine"
+    augmentation: Augmentation = "crop"
+    """Augmentation: the views of the run, only their crop and flip, or none."""
     labels: Labels = "all"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_options(self, labels=self.labels in ("all", *SHARES))
+        check_options(
+            self,
+            epochs=1 <= self.epochs <= MOST_EPOCHS,
+            lr=self.lr > 0,
+            momentum=0 < self.momentum < 1,
+            weight_decay=self.weight_decay >= 0,
+            batch_size=2 <= self.batch_size <= LARGEST_BATCH,
+            schedule=self.schedule in ("constant", "cosine"),
+            augmentation=self.augmentation in ("none", "crop", "pretraining"),
+            labels=self.labels in ("all", *SHARES),
+        )
 
     def __str__(self) -> str:
         views = {"none": "plain images", "crop": "crops", "pretraining": "the run's views"}[self.augmentation]
@@ -110,7 +98,7 @@ class FineTune(FineTuneRule, Measurement):
 
 
 def finetuned_top1(
-    encoder: Encoder, train: Images, test: Images, views: Views, *, rule: FineTuneRule, seed: int
+    encoder: Encoder, train: Images, test: Images, views: Views, *, rule: FineTune, seed: int
 ) -> float:
     """Train a copy of an encoder and a linear layer end to end, and return the test accuracy in [0, 1].
 

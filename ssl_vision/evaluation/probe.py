@@ -136,45 +136,10 @@ class Linear(ProbeRule, Measurement):
         yield Value(self.metric_name, probe.test_top1, about)
 
 
-@dataclass(frozen=True)
-class GridRule:
-    """Options of training and selection; the default learning rates are those of DINOv2.
-
-    Raises:
-        ValueError: A value is out of range.
-    """
-
-    lrs: tuple[float, ...] = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1)
-    weight_decays: tuple[float, ...] = (0.0,)
-    epochs: int = 100
-    momentum: float = 0.9
-    batch_size: int = 256
-    schedule: Schedule = "cosine"
-    held_out: float = 0.1
-    """Share of each class of the training images that is held out for the selection."""
-
-    def __post_init__(self) -> None:
-        check_options(
-            self,
-            lrs=bool(self.lrs) and all(lr > 0 for lr in self.lrs),
-            weight_decays=bool(self.weight_decays) and all(decay >= 0 for decay in self.weight_decays),
-            epochs=1 <= self.epochs <= MOST_EPOCHS,
-            momentum=0 <= self.momentum < 1,
-            batch_size=1 <= self.batch_size <= LARGEST_BATCH,
-            schedule=self.schedule in ("constant", "cosine"),
-            held_out=0 < self.held_out < 1,
-        )
-
-    @property
-    def members(self) -> list[tuple[float, float]]:
-        """Pairs (learning rate, weight decay) of the members; the weight decay changes fastest."""
-        return list(product(self.lrs, self.weight_decays))
-
-
 @measurement("grid")
 @dataclass(frozen=True)
-class Grid(GridRule, Measurement):
-    """Best linear layer of a grid, selected on held-out training images.
+class Grid(Measurement):
+    """Best linear layer of a grid, selected on held-out images; the default rates are those of DINOv2.
 
     Raises:
         ValueError: A value is out of range.
@@ -190,11 +155,33 @@ class Grid(GridRule, Measurement):
     note = "This is linear accuracy at the best of many learning rates, chosen on held-out train images."
     order = 40
 
+    lrs: tuple[float, ...] = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1)
+    weight_decays: tuple[float, ...] = (0.0,)
+    epochs: int = 100
+    momentum: float = 0.9
+    batch_size: int = 256
+    schedule: Schedule = "cosine"
+    held_out: float = 0.1
+    """Share of each class of the training images that is held out for the selection."""
     labels: Labels = "all"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_options(self, labels=self.labels in ("all", *SHARES))
+        check_options(
+            self,
+            lrs=bool(self.lrs) and all(lr > 0 for lr in self.lrs),
+            weight_decays=bool(self.weight_decays) and all(decay >= 0 for decay in self.weight_decays),
+            epochs=1 <= self.epochs <= MOST_EPOCHS,
+            momentum=0 <= self.momentum < 1,
+            batch_size=1 <= self.batch_size <= LARGEST_BATCH,
+            schedule=self.schedule in ("constant", "cosine"),
+            held_out=0 < self.held_out < 1,
+            labels=self.labels in ("all", *SHARES),
+        )
+
+    @property
+    def members(self) -> list[tuple[float, float]]:
+        """Pairs (learning rate, weight decay) of the members; the weight decay changes fastest."""
+        return list(product(self.lrs, self.weight_decays))
 
     def __str__(self) -> str:
         return (
@@ -310,7 +297,7 @@ class GridResult(NamedTuple):
     lr: float
     weight_decay: float
     held_out_top1: Tensor
-    """Accuracies in the order of `GridRule.members`, float64 of shape (G,); -1 if training diverged."""
+    """Accuracies in the order of `Grid.members`, float64 of shape (G,); -1 if training diverged."""
 
 
 def grid_probe(
@@ -320,7 +307,7 @@ def grid_probe(
     test_labels: Tensor,
     *,
     num_classes: int,
-    rule: GridRule = GridRule(),
+    rule: Grid = Grid(),
     seed: int = 0,
 ) -> GridResult:
     """Train a grid of linear layers, select one on held-out training rows, and return its test accuracy.
@@ -360,7 +347,7 @@ def grid_probe(
 
 
 def train_heads(
-    views: Sequence[Features], y: Tensor, num_classes: int, rule: ProbeRule | GridRule, *, seed: int
+    views: Sequence[Features], y: Tensor, num_classes: int, rule: ProbeRule | Grid, *, seed: int
 ) -> tuple[Tensor, Tensor]:
     """Train all members of a rule at once by softmax cross-entropy, and return (G, C, F) and (G, C).
 
@@ -380,7 +367,7 @@ def train_heads(
     """
     # Rows of the weight are sorted by class, then by member, which makes a softmax over dim 1 faster.
     device = views[0].device
-    members = rule.members if isinstance(rule, GridRule) else [(rule.lr, rule.weight_decay)]
+    members = rule.members if isinstance(rule, Grid) else [(rule.lr, rule.weight_decay)]
     lrs, decays = torch.tensor(members, device=device).repeat(num_classes, 1).T.unsqueeze(-1)
     weight = torch.zeros(num_classes * len(members), views[0].shape[1], device=device)
     bias = torch.zeros(len(weight), 1, device=device)

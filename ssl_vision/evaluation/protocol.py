@@ -1,5 +1,6 @@
 """Protocols, lists of measurements in files of the package or of the user."""
 
+import dataclasses
 import importlib
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
@@ -8,10 +9,13 @@ from typing import Any, NamedTuple
 
 from ssl_vision.cli.import_paths import dotted
 from ssl_vision.cli.parser import ArgumentParser, one_line
+from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.knn import KNN
+from ssl_vision.evaluation.knn_vote import KNN
 from ssl_vision.evaluation.measurement import Measurement, kinds
+from ssl_vision.evaluation.probe import Linear, ProbeRule
 from ssl_vision.methods import Layers
+from ssl_vision.runs.evaluation_file import DEFAULT_PROTOCOL
 from ssl_vision.runs.reading import parse_yaml, read_text
 
 _SHIPPED = files("ssl_vision.evaluation") / "protocols"
@@ -130,3 +134,41 @@ def _imported(path: str, where: str) -> type[Measurement]:
             f"{where}: {path} is not a subclass of ssl_vision.evaluation.measurement.Measurement"
         )
     return cls
+
+
+def chosen_protocols(options: Any, metrics: dict[str, Any], data: ImageData, *, own: bool) -> list[Protocol]:
+    """Read the requested protocols; options, and the run's own T and k, modify the default protocol.
+
+    k of the run is used only on its own data.
+
+    Raises:
+        InputError: a protocol is unknown, two have the same name, or an option modifies a protocol that was
+            not requested.
+    """
+    names = options.protocol or [DEFAULT_PROTOCOL]
+    protocols = read_protocols(names, k=data.knn_k)
+    change = {name: getattr(options, name) for name in ("k", "temperature")}
+    if not options.protocol:
+        metrics = metrics if own else metrics | {"k": None}
+        change = {name: metrics.get(name) if value is None else value for name, value in change.items()}
+    change = {name: value for name, value in change.items() if value is not None}
+    other_probe = options.probe != ProbeRule()
+    if DEFAULT_PROTOCOL not in (protocol.name for protocol in protocols):
+        if change or other_probe:
+            raise InputError(f"--k, --temperature and --probe change the protocol {DEFAULT_PROTOCOL} only")
+        return protocols
+    try:
+        return [_changed(p, change, options.probe) if p.name == DEFAULT_PROTOCOL else p for p in protocols]
+    except ValueError as error:
+        raise InputError(f"--{error}") from error
+
+
+def _changed(protocol: Protocol, change: dict[str, Any], probe: ProbeRule) -> Protocol:
+    def new(measurement: Any) -> Any:
+        if isinstance(measurement, KNN):
+            return dataclasses.replace(measurement, **change)
+        if isinstance(measurement, Linear):
+            return Linear(**dataclasses.asdict(probe))
+        return measurement
+
+    return protocol._replace(measurements=tuple(map(new, protocol.measurements)))

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple, Self
 
 from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.knn import KNN
-from ssl_vision.evaluation.measurement import Measurement, labels_text
+from ssl_vision.evaluation.knn_vote import KNN
+from ssl_vision.evaluation.measurement import labels_text
 from ssl_vision.evaluation.protocol import Protocol
-from ssl_vision.evaluation.splits import Splits
 from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.runs.evaluation_file import Variant, stated_differences, variant_of
 from ssl_vision.tables import aligned, html_table
@@ -116,7 +115,10 @@ def table(rows: Sequence[Row]) -> list[list[str]]:
     columns = sorted(dict.fromkeys(map(_column, rows)), key=lambda column: order.index(column[0]))
     cells = {(row.features, row.layer, _column(row)): row.text for row in rows}
     names = list(dict.fromkeys((row.features, row.layer) for row in rows))
-    lines = [["", *(_heading(about[column[0]].heading, column, columns) for column in columns)]]
+    lines = [[""]]
+    for metric, variant in columns:
+        differences = stated_differences(variant, [other for name, other in columns if name == metric])
+        lines[0].append(" ".join([about[metric].heading, *differences]))
     for features, layer in names:
         values = [cells.get((features, layer, column), "") for column in columns]
         lines.append([_name(features, layer), *values])
@@ -132,12 +134,6 @@ def _column(row: Row) -> _Column:
     stored = row.as_dict().items()
     texts = {name: f"{value:g}" if isinstance(value, float) else value for name, value in stored}
     return row.metric, variant_of(texts)
-
-
-def _heading(name: str, column: _Column, columns: Sequence[_Column]) -> str:
-    metric, variant = column
-    same = [each for other, each in columns if other == metric]
-    return " ".join([name, *stated_differences(variant, same)])
 
 
 def _name(features: str, layer: str) -> str:
@@ -159,24 +155,6 @@ class Evaluation:
     subject: str
     protocols: Mapping[str, str]
     output: Path | None = None
-
-    @classmethod
-    def of(
-        cls,
-        protocols: Sequence[Protocol],
-        rows: Sequence[Row],
-        splits: Splits,
-        about: str,
-    ) -> Self:
-        """Return the result of an evaluation from its rows and a description of the network."""
-        train, test = splits.images["train"], splits.images["test"]
-        split = "test split" if splits.evaluated == "test" else "validation split, as there is no test split"
-        return cls(
-            rows=tuple(rows),
-            subject=f"{splits.data}: {split} ({len(test)} images) against "
-            f"{len(train)} labelled train images, {about}",
-            protocols={each.name: described_protocol(each, len(train)) for each in protocols},
-        )
 
     def value(self, metric: str, **fields: object) -> float:
         """Return the value of one metric, accuracies in [0, 1].
@@ -235,7 +213,10 @@ def described_protocol(protocol: Protocol, count: int) -> str:
     Measurements that differ only in their share of the labels are described together.
     """
     shares: dict[str, dict[str, None]] = {}
-    for text in filter(None, (str(_limited(each, count)) for each in protocol.measurements)):
+    for each in protocol.measurements:
+        text = str(dataclasses.replace(each, k=min(each.k, count)) if isinstance(each, KNN) else each)
+        if not text:
+            continue
         match = re.fullmatch(r"(.+), with (\S+) of the labels", text)
         same, share = match.groups() if match else (text, "all")
         shares.setdefault(same, {})[share] = None
@@ -243,13 +224,6 @@ def described_protocol(protocol: Protocol, count: int) -> str:
     for text, (*others, last) in shares.items():
         parts.append(text + labels_text(" and ".join(filter(None, (", ".join(others), last)))))
     return ". ".join(parts) + "."
-
-
-def _limited(measurement: Measurement, count: int) -> Measurement:
-    """Return a measurement with k at most ``count``."""
-    if isinstance(measurement, KNN):
-        return dataclasses.replace(measurement, k=min(measurement.k, count))
-    return measurement
 
 
 def check_output(output: str) -> None:

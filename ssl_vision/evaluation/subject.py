@@ -21,12 +21,13 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor, embedding_by_all
 from ssl_vision.evaluation.measurement import Measurement, Source
 from ssl_vision.evaluation.protocol import Protocol
-from ssl_vision.evaluation.results import Evaluation, Row
+from ssl_vision.evaluation.results import Evaluation, Row, described_protocol
 from ssl_vision.evaluation.splits import Pixels, Splits
 from ssl_vision.hub import local_file
 from ssl_vision.methods import Layers, Method
 from ssl_vision.pretrained.backbones import has_description, pretrained, read_backbone
-from ssl_vision.runs.checkpoint import is_checkpoint, read_checkpoint
+from ssl_vision.pretrained.opened_run import open_run
+from ssl_vision.runs.checkpoint import is_checkpoint
 from ssl_vision.runs.weights import load_encoder_weights, read_weights
 
 _TAKEN = ("trained", "untrained", "pixels")
@@ -43,6 +44,8 @@ class Network(NamedTuple):
     extractor: FeatureExtractor
     epoch: int = 0
     """Number of epochs that a run trained the network for."""
+    about: str = ""
+    """File and weights of a network of ``--beside``."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class Subject:
         Raises:
             InputError: a network does not.
         """
-        for name, extractor, _ in self.networks:
+        for name, extractor, *_ in self.networks:
             views = extractor.splits.views
             try:
                 measure_num_features(extractor.encoder, views.size, views.channels)
@@ -147,7 +150,7 @@ def run_protocols(subject: Subject, protocols: Sequence[Protocol]) -> Evaluation
         for protocol in protocols:
             if missing := sorted(set(protocol.layers) - set(networks[0].extractor.layers)):
                 print(f"{protocol.name}: {', '.join(missing)} left out: an encoder has none", file=sys.stderr)
-            for name, extractor, epoch in networks:
+            for name, extractor, epoch, _ in networks:
                 known = [layer for layer in protocol.layers if layer in extractor.layers]
                 layers = tuple(known or ["backbone"])
                 for layer in layers:
@@ -158,7 +161,13 @@ def run_protocols(subject: Subject, protocols: Sequence[Protocol]) -> Evaluation
                 rows += run_protocol(protocol, Source("pixels", "raw", Pixels(splits)), splits, seed=seed)
     if not any(row.features == trained for row in rows):
         raise InputError(f"nothing of the {trained} network could be measured: the lines above say why")
-    return Evaluation.of(protocols, rows, splits, subject.about)
+    train, test = splits.images["train"], splits.images["test"]
+    split = "test split" if splits.evaluated == "test" else "validation split, as there is no test split"
+    counts = f"{len(test)} images) against {len(train)} labelled train images"
+    about = [f"{splits.data}: {split} ({counts}, {subject.about}"]
+    about += [f"{network.name}: {network.about}" for network in networks if network.about]
+    described = {each.name: described_protocol(each, len(train)) for each in protocols}
+    return Evaluation(tuple(rows), "\n".join(about), described)
 
 
 def run_protocol(protocol: Protocol, source: Source, splits: Splits, *, seed: int) -> Iterator[Row]:
@@ -251,28 +260,30 @@ def networks_beside(
             raise InputError(f"--beside: two networks are named {name}")
         with local_file(file) as path:
             read = _read_encoder(path.expanduser(), trained.splits, untrained, allow_class)
-        encoder, description, splits, epoch = read
+        encoder, description, splits, epoch, used = read
         extractor = FeatureExtractor(
             encoder.to(trained.device), splits,
             description=description, layers=("backbone",), cache=trained.cache, seed=trained.seed,
         )  # fmt: skip
-        networks.append(Network(name, extractor, epoch))
+        networks.append(Network(name, extractor, epoch, f"{file}{used}"))
     return networks
 
 
 def _read_encoder(
     path: Path, splits: Splits, untrained: Callable[[], Encoder], allow_class: Collection[str]
-) -> tuple[Encoder, Any, Splits, int]:
-    """Return the encoder of a file, its description, the images as it expects them, and its epoch."""
+) -> tuple[Encoder, Any, Splits, int, str]:
+    """Return an encoder, its description, the images as it expects them, its epoch and what was read."""
+    used = ""
     if path.is_dir() or is_checkpoint(path):
-        checkpoint = read_checkpoint(path)
-        (encoder, about), epoch = pretrained(checkpoint, allow_class=allow_class)[1], checkpoint.epoch
+        run = open_run(path, allow_class=allow_class)
+        (encoder, about), epoch = pretrained(run)[1], run.checkpoint.epoch
+        used = f", epoch {epoch}"
     elif has_description(path):
         (encoder, about), epoch = read_backbone(path, allow_class=allow_class), 0
     else:
         encoder = untrained()
         options = "the encoder that is evaluated"
-        load_encoder_weights(encoder, read_weights(path, option="--beside"), path, options=options)
-        return encoder, str(encoder), splits, 0
+        used = load_encoder_weights(encoder, read_weights(path, option="--beside"), path, options=options)
+        return encoder, str(encoder), splits, 0, f": {used}"
     views = dataclasses.replace(splits.views, size=about.size, mean=about.mean, std=about.std)
-    return encoder, about.encoder, splits.with_views(views), epoch
+    return encoder, about.encoder, splits.with_views(views), epoch, used

@@ -13,8 +13,8 @@ from ssl_vision.descriptions import description_of
 from ssl_vision.encoders import Timm
 from ssl_vision.errors import InputError
 from ssl_vision.hub import WEIGHTS
-from ssl_vision.pretrained.backbones import Description, Pretrained
-from ssl_vision.runs.checkpoint import Checkpoint
+from ssl_vision.pretrained.backbones import Pretrained
+from ssl_vision.pretrained.opened_run import OpenedRun
 from ssl_vision.runs.evaluation_file import preferred, read_rows
 from ssl_vision.runs.settings import class_name, last_part
 
@@ -37,7 +37,7 @@ def card(
     given: Pretrained,
     rows: Sequence[Mapping[str, Any]],
     *,
-    source: Checkpoint | str,
+    source: OpenedRun | str,
     snippet: str,
     checked: str,
     versions: Mapping[str, str],
@@ -47,7 +47,7 @@ def card(
     Args:
         given: the backbone.
         rows: rows of its evaluation, if any.
-        source: checkpoint of the backbone, or a description of weights from elsewhere.
+        source: run of the backbone, or a description of weights from elsewhere.
         snippet: Python code that loads it.
         checked: result of loading it.
         versions: versions of the libraries by name.
@@ -78,9 +78,9 @@ def card(
     )
 
 
-def _training(checkpoint: Checkpoint) -> tuple[str, dict[str, str]]:
+def _training(run: OpenedRun) -> tuple[str, dict[str, str]]:
     """Return the end of the title, and the facts of the training by name."""
-    config = checkpoint.config
+    config, checkpoint = run.config, run.checkpoint
     model, data = config["model"]["init_args"], config["data"]
     objective, dataset = class_name(model.get("objective"), "InfoNCE"), class_name(data)
     data_options = {key: value for key, value in data["init_args"].items() if key not in (*_OMITTED, "views")}
@@ -106,19 +106,16 @@ def _training(checkpoint: Checkpoint) -> tuple[str, dict[str, str]]:
     }
 
 
-def evaluation_rows(file: Path, config: Mapping[str, Any], *, epoch: int) -> list[dict[str, Any]]:
-    """Rows of an ``evaluation.json`` about the backbone of an epoch, and those of the baselines.
+def evaluation_rows(run: OpenedRun) -> list[dict[str, Any]]:
+    """Rows of ``evaluation.json`` about the backbone of the checkpoint, and those of the baselines.
 
-    Args:
-        file: the evaluation.
-        config: config of the run, whose own data set takes precedence.
-        epoch: epoch of the checkpoint.
+    Rows of the run's own data set take precedence.
 
     Raises:
         InputError: the file was not written by ``ssl-vision evaluate``.
     """
     try:
-        rows = preferred(read_rows(file), config)
+        rows, epoch = preferred(read_rows(run.folder.evaluation_file), run.config), run.checkpoint.epoch
         trained = [row for row in rows if row["features"] == "trained" and row["epoch"] == epoch]
         baselines = [row for row in rows if row["features"] != "trained"]
         shown = [row for row in trained if row["layer"] == "backbone"]
@@ -126,6 +123,7 @@ def evaluation_rows(file: Path, config: Mapping[str, Any], *, epoch: int) -> lis
     except InputError:
         raise
     except (ValueError, TypeError, KeyError) as error:
+        file = run.folder.evaluation_file
         raise InputError(f"{file}: not written by ssl-vision evaluate") from error
     return shown + baselines if shown else []
 
@@ -180,7 +178,9 @@ def write_repository(
     images: str | None,
     license: str | None,
 ) -> None:
-    """Write the files of a repository into an empty folder.
+    """Write the files of a repository into an empty folder: weights, ``config.json`` and card.
+
+    `load_encoder` does not read ``config.json``: the weights have the description as metadata.
 
     Args:
         folder: the folder.
@@ -192,11 +192,29 @@ def write_repository(
         images: digest of the training images, if it is known.
         license: identifier of the licence, such as ``apache-2.0``; None to state none.
     """
+    from huggingface_hub import ModelCard, ModelCardData
+
+    about, timm = asdict(given.description), isinstance(given.backbone, Timm)
+    config = {
+        "library_name": "ssl_vision",
+        "library_version": about.pop("version"),
+        **about,
+        "num_features": given.backbone.num_features,
+        "training_images": images,
+        **(_timm_config(given) if timm else {}),
+    }
+    trained = [row for row in rows if row["features"] == "trained" and math.isfinite(row["value"])]
+    data = ModelCardData(
+        model_name=name.partition("/")[2],
+        library_name="ssl_vision",
+        pipeline_tag=_TASK,
+        tags=["ssl_vision", "self-supervised-learning", "contrastive-learning", *(["timm"] if timm else [])],
+        license=license,
+        eval_results=[_result(row) for row in trained] or None,
+    )
     shutil.copyfile(weights, folder / WEIGHTS)
-    content = json.dumps(_config(given, images), indent=2)
-    (folder / "config.json").write_text(content + "\n", encoding="utf-8")
-    front_matter = _front_matter(name, given, rows, license=license)
-    (folder / "README.md").write_text(f"---\n{front_matter}\n---\n\n{page}", encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    ModelCard(f"---\n{data}\n---\n\n{page}").save(folder / "README.md")
 
 
 def loading_code(name: str, given: Pretrained, snippet: str) -> str:
@@ -209,26 +227,10 @@ def loading_code(name: str, given: Pretrained, snippet: str) -> str:
     )
 
 
-def _config(given: Pretrained, images: str | None) -> dict[str, Any]:
-    """Return what ``config.json`` states: encoder, input, digest of the training images, and the writer.
-
-    The config of a timm model also has the keys of timm, so that ``timm.create_model("hf-hub:OWNER/NAME")``
-    loads it. `load_encoder` does not read this file: the weights have the description as metadata.
-    """
-    about = asdict(given.description)
-    return {
-        "library_name": "ssl_vision",
-        "library_version": about.pop("version"),
-        **about,
-        "num_features": given.backbone.num_features,
-        "training_images": images,
-        **(_timm_config(given.backbone, given.description) if isinstance(given.backbone, Timm) else {}),
-    }
-
-
-def _timm_config(encoder: Timm, description: Description) -> dict[str, Any]:
-    network: Any = encoder.network
-    settings = network.pretrained_cfg
+def _timm_config(given: Pretrained) -> dict[str, Any]:
+    """Return the keys of config.json with which ``timm.create_model("hf-hub:OWNER/NAME")`` loads it."""
+    encoder: Any = given.backbone
+    settings, description = encoder.network.pretrained_cfg, given.description
     return {
         "architecture": settings["architecture"],
         "num_classes": 0,
@@ -243,25 +245,6 @@ def _timm_config(encoder: Timm, description: Description) -> dict[str, Any]:
             "crop_pct": 1.0,
         },
     }
-
-
-def _front_matter(
-    name: str, given: Pretrained, rows: Sequence[Mapping[str, Any]], *, license: str | None
-) -> str:
-    """Return the YAML metadata of the model card."""
-    from huggingface_hub import ModelCardData
-
-    trained = [row for row in rows if row["features"] == "trained" and math.isfinite(row["value"])]
-    timm = ["timm"] if isinstance(given.backbone, Timm) else []
-    data = ModelCardData(
-        model_name=name.partition("/")[2],
-        library_name="ssl_vision",
-        pipeline_tag=_TASK,
-        tags=["ssl_vision", "self-supervised-learning", "contrastive-learning", *timm],
-        license=license,
-        eval_results=[_result(row) for row in trained] or None,
-    )
-    return data.to_yaml()
 
 
 def _result(row: Mapping[str, Any]) -> "EvalResult":

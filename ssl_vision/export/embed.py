@@ -28,8 +28,8 @@ from ssl_vision.methods import Method
 from ssl_vision.optional import needed
 from ssl_vision.pretrained.backbones import SUFFIX, Description, pretrained, read_backbone
 from ssl_vision.pretrained.encoder_options import add_encoder_options, described_encoder, with_classes
+from ssl_vision.pretrained.opened_run import open_run
 from ssl_vision.runs.atomic_files import atomic_write
-from ssl_vision.runs.checkpoint import read_checkpoint
 
 LayerName = Literal["backbone", "hidden", "projector"]
 Features = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
@@ -45,8 +45,8 @@ class Network(NamedTuple):
     """A layer of a network, with the description of its images."""
 
     module: Method | Encoder
-    layer: LayerName
     description: Description
+    layer: LayerName = "backbone"
     about: str = ""
     """What was read, if the weights do not describe themselves."""
 
@@ -117,37 +117,27 @@ def run(args: Sequence[str]) -> None:
     print(f"{len(features)} images, {features.shape[1]} features each, written to {output}")
 
 
-def open_network(path: str | Path, layer: LayerName, *, allow_class: Collection[str] = ()) -> Network:
-    """Load a network as `load_encoder` does, with its projection head if the layer belongs to it.
-
-    Args:
-        path: file, run directory, or address on the Hugging Face Hub.
-        layer: layer of the features.
-        allow_class: classes outside this package that a checkpoint may name.
+def _network(parser: ArgumentParser, options: Namespace, allow_class: Collection[str]) -> Network:
+    """Build the network that the options name.
 
     Raises:
-        InputError: The path is none of these, or the network does not have the layer.
+        InputError: No network is named or can be built, or it does not have the layer.
     """
-    with local_file(path) as file:
+    layer: LayerName = options.layer
+    if options.encoder is not None:
+        if layer != "backbone":
+            raise InputError(f"--encoder has the backbone only: --layer {layer} takes a run")
+        (encoder, description), about = described_encoder(parser, options)
+        return Network(encoder, description, about=about)
+    if options.weights is None:
+        raise InputError("give --weights, a run, an exported file or hf://OWNER/NAME, or --encoder, too")
+    with local_file(options.weights) as file:
         if layer == "backbone":
-            backbone, description = read_backbone(file, allow_class=allow_class)
-            return Network(backbone, layer, description)
+            return Network(*read_backbone(file, allow_class=allow_class))
         if file.suffix == SUFFIX:
             raise InputError(f"{file} has the backbone only: --layer {layer} takes a run or a checkpoint")
-        model, (_, description) = pretrained(read_checkpoint(file), allow_class=allow_class)
-        return Network(model, layer, description)
-
-
-def _network(parser: ArgumentParser, options: Namespace, allow_class: Collection[str]) -> Network:
-    """Build the network that the options name."""
-    if options.encoder is None:
-        if options.weights is None:
-            raise InputError("give --weights, a run, an exported file or hf://OWNER/NAME, or --encoder, too")
-        return open_network(options.weights, options.layer, allow_class=allow_class)
-    if options.layer != "backbone":
-        raise InputError(f"--encoder has the backbone only: --layer {options.layer} takes a run")
-    given, about = described_encoder(parser, options)
-    return Network(given.backbone, "backbone", given.description, about)
+        method, (_, description) = pretrained(open_run(file, allow_class=allow_class))
+        return Network(method, description, layer)
 
 
 def embed_files(

@@ -18,9 +18,8 @@ from ssl_vision.hub import SCHEME, check_upload, upload
 from ssl_vision.optional import installed
 from ssl_vision.pretrained.backbones import Pretrained, pretrained
 from ssl_vision.pretrained.encoder_options import add_encoder_options, described_encoder, with_classes
+from ssl_vision.pretrained.opened_run import OpenedRun, open_run
 from ssl_vision.runs.atomic_files import atomic_write, write_text
-from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint, run_beside
-from ssl_vision.runs.folder import owned
 from ssl_vision.tracking.artifacts import log_encoder
 from ssl_vision.tracking.wandb import opened_mirror
 
@@ -66,18 +65,16 @@ def run(args: Sequence[str]) -> None:
     form = FORMATS[options.format]
     if options.output is not None and Path(options.output).suffix != form.suffix:
         raise InputError(f"--output {options.output} must end with {form.suffix}")
-    source: Checkpoint | str
+    source: OpenedRun | str
     if options.encoder is not None:
         if options.checkpoint is not None or options.output is None:
             raise InputError("--encoder requires --output, and replaces the checkpoint")
         file, rows = Path(options.output), list[dict[str, Any]]()
         given, source = described_encoder(parser, options)
     elif options.checkpoint is not None and options.weights is None:
-        source = read_checkpoint(options.checkpoint)
-        home = run_beside(source)
-        file = Path(options.output or home.path / _file_name(options.format))
-        _, given = pretrained(source, allow_class=allow_class)
-        rows = evaluation_rows(home.evaluation_file, source.config, epoch=source.epoch)
+        source = open_run(options.checkpoint, allow_class=allow_class)
+        file = Path(options.output or source.folder.path / _file_name(options.format))
+        (_, given), rows = pretrained(source), evaluation_rows(source)
     else:
         raise InputError("give a checkpoint or a run directory first, or --encoder with --weights")
     with atomic_write(file) as partial:
@@ -86,22 +83,21 @@ def run(args: Sequence[str]) -> None:
     about: dict[str, Any] = {"source": source, "checked": checked, "versions": _versions(form)}
     page = file.with_name(file.name + ".md")
     write_text(page, card(given, rows, snippet=form.snippet(file.name, given), **about))
-    if isinstance(source, Checkpoint):
-        _log(source, [file, page])
-    else:
+    if isinstance(source, str):
         print(source)
+    else:
+        _log(source, [file, page])
     print(f"written to {file} ({file.stat().st_size / 1e6:.1f} MB), its card to {page}\n{checked}")
     if options.push is not None:
         print(f"uploaded to {_push(options, file, given, rows, about)}")
 
 
-def _log(checkpoint: Checkpoint, files: list[Path]) -> None:
+def _log(run: OpenedRun, files: list[Path]) -> None:
     """Add the files to the W&B run if its config asks for it."""
-    home, config = run_beside(checkpoint), checkpoint.config
-    if config.get("wandb_artifacts", "none") != "none" and owned(home.path, checkpoint.path):
-        with opened_mirror(home, config, command="export") as mirror:
+    if run.owned and run.config.get("wandb_artifacts", "none") != "none":
+        with opened_mirror(run.folder, run.config, command="export") as mirror:
             if mirror is not None:
-                log_encoder(mirror, files, checkpoint=checkpoint)
+                log_encoder(mirror, files, checkpoint=run.checkpoint)
 
 
 def _check_push(options: Namespace) -> None:
@@ -135,8 +131,8 @@ def _push(
     page = card(given, rows, snippet=loading_code(options.push, given, snippet), **about)
     source, message = about["source"], f"Upload {type(given.backbone).__name__}"
     images = None
-    if isinstance(source, Checkpoint):
-        images, message = source.images, f"{message} of epoch {source.epoch}"
+    if isinstance(source, OpenedRun):
+        images, message = source.checkpoint.images, f"{message} of epoch {source.checkpoint.epoch}"
     with TemporaryDirectory() as folder:
         write_repository(
             Path(folder), file, page,

@@ -20,8 +20,8 @@ from ssl_vision.encoders import Encoder, Timm, as_encoder, build
 from ssl_vision.errors import InputError
 from ssl_vision.hub import local_file
 from ssl_vision.methods import Method
-from ssl_vision.pretrained.rebuild import trained_model, with_weights
-from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
+from ssl_vision.pretrained.opened_run import OpenedRun, open_run, with_weights
+from ssl_vision.runs.checkpoint import OTHER_WEIGHTS
 
 SUFFIX = ".safetensors"
 
@@ -98,27 +98,24 @@ def read_backbone(path: str | Path, *, allow_class: Collection[str] = ()) -> Pre
     with local_file(path) as file:
         if file.suffix == SUFFIX:
             return _read_file(file, allow_class)
-        return pretrained(read_checkpoint(file), allow_class=allow_class)[1]
+        return pretrained(open_run(file, allow_class=allow_class))[1]
 
 
-def pretrained(checkpoint: Checkpoint, *, allow_class: Collection[str] = ()) -> tuple[Method, Pretrained]:
-    """Build the network of a checkpoint in evaluation mode, and a copy of its backbone with a description.
-
-    Args:
-        checkpoint: checkpoint of a run.
-        allow_class: classes outside this package that its config may name.
+def pretrained(run: OpenedRun) -> tuple[Method, Pretrained]:
+    """Build the network of a run in evaluation mode, and a copy of its backbone with a description.
 
     Raises:
         InputError: The weights do not fit the config, or the config lacks a setting of the backbone.
     """
+    path = run.checkpoint.path
     try:
-        network = trained_model(checkpoint, allow_class=allow_class).eval()
-        model, data = (checkpoint.config[part]["init_args"] for part in ("model", "data"))
+        network = run.trained().eval()
+        model, data = (run.config[part]["init_args"] for part in ("model", "data"))
         views = data["views"]
         description = Description(
             encoder=without_pretrained(model["encoder"]),
             size=views["size"],
-            decoded_size=data.get("image_size") or checkpoint.side or views["size"],
+            decoded_size=data.get("image_size") or run.checkpoint.side or views["size"],
             mean=tuple(views["mean"]),
             std=tuple(views["std"]),
             pixel_range=data.get("pixel_range"),
@@ -128,9 +125,9 @@ def pretrained(checkpoint: Checkpoint, *, allow_class: Collection[str] = ()) -> 
     except InputError:
         raise
     except ValueError as error:
-        raise InputError(f"{checkpoint.path}: {one_line(str(error))}") from error
+        raise InputError(f"{path}: {one_line(str(error))}") from error
     except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{checkpoint.path}: not an encoder trained on views of images ({error})") from error
+        raise InputError(f"{path}: not an encoder trained on views of images ({error})") from error
     return network, Pretrained(backbone, description)
 
 
@@ -193,11 +190,8 @@ def _read_file(path: Path, allow_class: Collection[str]) -> Pretrained:
         prefix = json.loads(about.get(_PREFIX, '""'))
         state = {f"{prefix}{name}": tensor for name, tensor in state.items()}
         values = {key: json.loads(text) for key, text in about.items() if key in names}
-    except ValueError as error:
-        raise InputError(f"{path}: {' '.join(str(error).split())}") from error
-    if not names - {"pixel_range"} <= values.keys():
-        raise InputError(f"{path}: was not written by ssl-vision export --format safetensors")
-    try:
+        if not names - {"pixel_range"} <= values.keys():
+            raise InputError(f"{path}: was not written by ssl-vision export; {OTHER_WEIGHTS}")
         description = Description(**values | {key: tuple(values[key]) for key in ("mean", "std")})
         _ = description.views
         spec = {"encoder": description.encoder}

@@ -14,17 +14,15 @@ from ssl_vision.cli.classes import built
 from ssl_vision.cli.parser import one_line
 from ssl_vision.data import ImageData, Images
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.cache import FeatureCache
-from ssl_vision.evaluation.feature_extractor import FeatureExtractor
+from ssl_vision.evaluation.feature_extractor import FeatureCache, FeatureExtractor
 from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Layers
 from ssl_vision.metrics.neighbours import Neighbours, nearest
 from ssl_vision.metrics.rows import Features
 from ssl_vision.metrics.vote import vote
-from ssl_vision.pretrained.rebuild import ROOT_NEEDED, safe_data, trained_model
+from ssl_vision.pretrained.opened_run import ROOT_NEEDED, open_run, safe_data
 from ssl_vision.report.page import Missing
-from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.registry import Run
 
 SHOWN = 2000
@@ -193,10 +191,10 @@ class ReportContext:
 
     @cached_property
     def extractor(self) -> FeatureExtractor:
-        """The run's network with its images; raises as `read_checkpoint`, `images` and `trained_model` do."""
+        """The run's network with its images; raises as `open_run`, `images` and `OpenedRun.trained` do."""
         if self.embedded is not None:
             return self.embedded
-        checkpoint = read_checkpoint(self.run.folder.last)
+        opened = open_run(self.run.folder.last, allow_class=self.allow_class)
         data = self.images()
         try:
             images: Any = {"train": data.split("train"), "test": data.split(data.eval_split)}
@@ -204,11 +202,11 @@ class ReportContext:
             images = {"train": _subset(data.split("pretrain"))}
         if not images["train"].labelled.any():
             images = {"train": _subset(images["train"])}
-        model = trained_model(checkpoint, allow_class=self.allow_class).to(chosen_device(self.device))
+        model = opened.trained().to(chosen_device(self.device))
         cache = FeatureCache(self.run.folder.features) if self.cache else None
         return FeatureExtractor(
             model, Splits.of(data, images),
-            description=checkpoint.config["model"], layers=Layers._fields, cache=cache, seed=self.seed,
+            description=opened.config["model"], layers=Layers._fields, cache=cache, seed=self.seed,
         )  # fmt: skip
 
     def _configured_data(self) -> ImageData:

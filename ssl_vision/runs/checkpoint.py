@@ -17,6 +17,9 @@ from ssl_vision.runs.reading import parse_yaml
 CHECKPOINT_KEY = "ssl_vision"
 """Key of what `RunRecord` adds to a checkpoint."""
 
+OTHER_WEIGHTS = "to use weights of other code, name their network with --encoder (fit: --initial_checkpoint)"
+"""Advice on a file that does not state its network."""
+
 
 class Checkpoint(NamedTuple):
     """The parts of a checkpoint that evaluation needs."""
@@ -98,9 +101,7 @@ def read_checkpoint(path: str | Path, *, verify: bool = False) -> Checkpoint:
     except InputError:
         raise
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        from_lightning = isinstance(content, dict) and "pytorch-lightning_version" in content
-        advice = "; your module's load_from_checkpoint reads it" if from_lightning else ""
-        raise InputError(f"{file}: was not written by ssl-vision fit{advice}") from error
+        raise InputError(f"{file}: was not written by ssl-vision fit; {OTHER_WEIGHTS}") from error
 
 
 def _runs_within(folder: Path) -> str:
@@ -139,12 +140,6 @@ def _is_config(config: Any) -> bool:
         and all(isinstance(config[part]["class_path"], str) for part in ("model", "data"))
         and all(isinstance(config[part]["init_args"], dict) for part in ("model", "data"))
     )
-
-
-def run_beside(checkpoint: Checkpoint) -> RunFolder:
-    """Return the run directory of a checkpoint, or the checkpoint's own directory outside a run."""
-    run = RunFolder(checkpoint.path.parent.parent)
-    return run if run.config_file.exists() else RunFolder(checkpoint.path.parent)
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import shutil
 import sys
 
 import pytest
+import pytorch_lightning as pl
 import torch
 from PIL import Image
 from torch import nn
@@ -15,7 +16,7 @@ from ssl_vision.cli.classes import _registered, built
 from ssl_vision.cli.import_paths import local_modules, names_in_command
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
-from ssl_vision.pretrained.rebuild import trained_model, untrained_model
+from ssl_vision.pretrained.opened_run import open_run
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 EVIL = """
@@ -82,21 +83,21 @@ def test_unregistered_class_in_config_is_refused_without_import(attack, tiny_run
     config = read_checkpoint(tiny_run).config
     ATTACKS[attack](config)
     with pytest.raises(InputError) as error:
-        untrained_model(config, where="x.ckpt")
+        built(pl.LightningModule, "model", config, where="x.ckpt", allow_class=())
     assert str(error.value).startswith("x.ckpt: ")
     assert "\n" not in str(error.value)
     assert not marker.exists()
 
 
 def test_refused_class_loads_with_suggested_allow_class_option(tiny_run, marker):
-    checkpoint = read_checkpoint(tiny_run)
-    set_objective({"class_path": "evil_module.Loss"})(checkpoint.config)
-    checkpoint.state.pop("objective.rule.alpha", None)
+    run = open_run(tiny_run)
+    set_objective({"class_path": "evil_module.Loss"})(run.config)
+    run.checkpoint.state.pop("objective.rule.alpha", None)
     with pytest.raises(
         InputError, match=r"names the class evil_module\.Loss.*add --allow_class evil_module\.Loss;"
     ):
-        trained_model(checkpoint)
-    model = untrained_model(checkpoint.config, allow_class=["evil_module.Loss"])
+        run.trained()
+    model = run._replace(allow_class=["evil_module.Loss"]).untrained()
     assert type(model.objective).__module__ == "evil_module"
     assert marker.exists()
 
@@ -107,7 +108,7 @@ def test_classes_of_installed_libraries_are_refused_as_well(name, tiny_run):
     for value in (name, {"class_path": name}):
         set_objective(value)(config)
         with pytest.raises(InputError, match="Identity"):
-            untrained_model(config)
+            built(pl.LightningModule, "model", config, where="x.ckpt", allow_class=())
 
 
 class WithoutArguments(nn.Flatten):

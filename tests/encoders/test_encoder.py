@@ -4,20 +4,21 @@ import hashlib
 from functools import partial
 
 import pytest
+import pytorch_lightning as pl
 import timm
 import torch
 import torchvision
 from settings import TINY
 from torch import nn
 
+from ssl_vision.cli.classes import built
 from ssl_vision.data import Images, Views
 from ssl_vision.encoders import Encoder, ModuleEncoder, ResNet, Timm, as_encoder
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.finetune import FineTuneRule, finetuned_top1
+from ssl_vision.evaluation.finetune import FineTune, finetuned_top1
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 from ssl_vision.objectives import RECLAIM
-from ssl_vision.pretrained.rebuild import untrained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 SMALL = [option for option in TINY if "encoder" not in option]
@@ -136,7 +137,7 @@ def test_networks_train_in_the_memory_format_that_they_accept(network, expected)
     assert all(weight.is_leaf and weight.grad is not None for weight in network.parameters())
     images = torch.randint(0, 256, (8, 3, 16, 16), dtype=torch.uint8)
     data = Images(images, torch.arange(8) % 2, ("a", "b"))
-    assert finetuned_top1(encoder, data, data, Views(size=16), rule=FineTuneRule(epochs=1), seed=0) >= 0
+    assert finetuned_top1(encoder, data, data, Views(size=16), rule=FineTune(epochs=1), seed=0) >= 0
 
 
 def test_pooled_feature_maps_are_flattened():
@@ -270,5 +271,5 @@ def test_untrained_model_does_not_download_pretrained_weights(tiny_run, monkeypa
         "timm.create_model",
         lambda name, pretrained, **rest: pretrained_arguments.append(pretrained) or create(name, **rest),
     )
-    assert isinstance(untrained_model(config).backbone, Encoder)
+    assert isinstance(built(pl.LightningModule, "model", config, where="x", allow_class=()).backbone, Encoder)
     assert pretrained_arguments == [False]

@@ -19,8 +19,7 @@ from ssl_vision.data.datasets.map_style import read_dataset
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
 from ssl_vision.metrics import KNNAccuracy
-from ssl_vision.pretrained.rebuild import trained_model
-from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.pretrained.opened_run import open_run
 
 
 class Pairs:
@@ -51,7 +50,7 @@ def test_evaluate_function_gives_rows_of_command(tiny_run, tmp_path, transform):
     options = ["--cache=false", f"--output={tmp_path / 'rows.json'}"]
     assert main(["evaluate", str(tiny_run), "--protocol=macl", "--protocol=solo", *options]) == 0
     expected = json.loads((tmp_path / "rows.json").read_text())
-    model, views = trained_model(read_checkpoint(tiny_run)), Digits().views
+    model, views = open_run(tiny_run).trained(), Digits().views
     result = ssl_vision.evaluate(
         model.train(), train=digits("train", transform), test=digits("test", transform), views=views,
         protocol=["macl", "solo"], baselines=True,

@@ -15,7 +15,7 @@ import ssl_vision.evaluation.feature_extractor as embedded
 from ssl_vision.data import Digits, Images
 from ssl_vision.data.loading.fingerprint import digest_of_images
 from ssl_vision.encoders import ResNet
-from ssl_vision.evaluation.cache import FeatureCache, digest_of_network, digest_of_views, own_code
+from ssl_vision.evaluation.feature_extractor import FeatureCache, digest_of_network, digest_of_views, own_code
 from ssl_vision.main import main
 
 FAST = ["--probe.epochs=1", "--baselines=true"]

@@ -24,8 +24,7 @@ from ssl_vision.evaluation.splits import Splits
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 from ssl_vision.metrics import KNNAccuracy, lidar
-from ssl_vision.pretrained.rebuild import trained_model, untrained_model
-from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.pretrained.opened_run import open_run
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +64,9 @@ def test_rows_state_evaluation_settings(evaluated):
 
 def test_accuracies_match_rebuilt_network(evaluated):
     rows = json.loads((evaluated / "evaluation.json").read_text())
-    checkpoint, data = read_checkpoint(evaluated), Digits()
+    run, data = open_run(evaluated), Digits()
     train, test = data.split("train"), data.split("test")
-    for name, model in (
-        ("trained", trained_model(checkpoint)),
-        ("untrained", untrained_model(checkpoint.config)),
-    ):
+    for name, model in (("trained", run.trained()), ("untrained", run.untrained())):
         bank, queries = (embed(model, split, data.views)["backbone"] for split in (train, test))
         knn = KNNAccuracy(num_classes=10, k=5)
         knn.update(bank, train.labels, "bank")
@@ -81,14 +77,14 @@ def test_accuracies_match_rebuilt_network(evaluated):
 
 
 def test_untrained_model_has_initial_weights_of_training(tiny_run):
-    model = untrained_model(read_checkpoint(tiny_run).config)
+    model = open_run(tiny_run).untrained()
     expected = SimCLR(encoder=resnet(width=4), hidden_dim=16, output_dim=8, seed=0)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), expected.parameters(), strict=True))
 
 
 def test_embedding_and_probing_do_not_change_network(tiny_run):
     """Weights and BatchNorm statistics must stay identical, and the mode must be restored."""
-    model, data = trained_model(read_checkpoint(tiny_run)).train(), Digits()
+    model, data = open_run(tiny_run).trained().train(), Digits()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     train, test = (embed(model, data.split(name), data.views)["backbone"] for name in ("train", "test"))
     linear_probe(train, data.split("train").labels, test, data.split("test").labels, num_classes=10)
@@ -231,7 +227,7 @@ def test_extended_geometry_is_in_the_rows(tiny_run, tmp_path, monkeypatch):
     rows_by_metric = {row["metric"]: row for row in json.loads(rows.read_text())}
     values = {metric: row["value"] for metric, row in rows_by_metric.items()}
     assert {"alignment", "rankme", "effective_rank", "feature_std", "lidar"} <= set(values)
-    model, data = trained_model(read_checkpoint(tiny_run)), Digits()
+    model, data = open_run(tiny_run).trained(), Digits()
     test, indices = data.split("test"), torch.arange(0, 360, 4)
     pairs = [
         embed_views(model, test.select(indices), data.views, seed=0, epoch=epoch)["backbone"]

@@ -12,14 +12,13 @@ from settings import resnet
 from torch import nn
 
 from ssl_vision.data import Digits, Images
-from ssl_vision.evaluation.finetune import FineTuneRule, finetuned_top1
+from ssl_vision.evaluation.finetune import FineTune, finetuned_top1
 from ssl_vision.evaluation.splits import Splits, label_subset
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
-from ssl_vision.pretrained.rebuild import trained_model
-from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.pretrained.opened_run import open_run
 
-RULE = FineTuneRule(epochs=1, lr=0.1, momentum=0.8, weight_decay=1e-2, batch_size=40)
+RULE = FineTune(epochs=1, lr=0.1, momentum=0.8, weight_decay=1e-2, batch_size=40)
 
 
 def first_images(split, count):
@@ -142,8 +141,8 @@ def test_rows_of_trained_and_untrained_backbone_are_written(tiny_run, tmp_path):
     assert not (run / "features").exists()  # fine-tuning does not use cached features
     data = Digits()
     train = Splits.of(data).labelled_train("10%")
-    rule = FineTuneRule(epochs=1, augmentation="none")
-    model = trained_model(read_checkpoint(run))
+    rule = FineTune(epochs=1, augmentation="none")
+    model = open_run(run).trained()
     expected = finetuned_top1(model.backbone, train, data.split("test"), data.views, rule=rule, seed=0)
     assert rows[0]["value"] == expected
 
@@ -155,7 +154,7 @@ def test_rows_of_trained_and_untrained_backbone_are_written(tiny_run, tmp_path):
 )  # fmt: skip
 def test_invalid_rule_raises_value_error(options):
     with pytest.raises(ValueError, match=f"^{next(iter(options))}: out of range"):
-        FineTuneRule(**options)
+        FineTune(**options)
 
 
 def test_too_few_labels_and_divergence_raise_value_error():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssl_vision.evaluation.probe import GridRule, ProbeRule, grid_probe, linear_probe, train_heads
+from ssl_vision.evaluation.probe import Grid, ProbeRule, grid_probe, linear_probe, train_heads
 from ssl_vision.evaluation.splits import stratified
 
 
@@ -15,7 +15,7 @@ def blobs(seed, n=300, spread=2.0, classes=4, width=6) -> tuple[Tensor, Tensor]:
     return centres[labels] + spread * torch.randn(n, width, generator=g), labels
 
 
-RULE = GridRule(lrs=(0.001, 0.03, 0.3), weight_decays=(0.0, 0.05), epochs=4, batch_size=32)
+RULE = Grid(lrs=(0.001, 0.03, 0.3), weight_decays=(0.0, 0.05), epochs=4, batch_size=32)
 TRAIN, TEST = blobs(0), blobs(1)
 
 
@@ -69,12 +69,12 @@ def test_same_seed_gives_same_result():
 
 def test_a_member_that_diverges_is_not_chosen():
     x, y = TRAIN[0] * 1e15, TRAIN[1]
-    rule = GridRule(lrs=(1e30, 1e-31), epochs=2)
+    rule = Grid(lrs=(1e30, 1e-31), epochs=2)
     grid = grid_probe(x, y, x, y, num_classes=4, rule=rule)
     assert grid.lr == 1e-31
     assert grid.held_out_top1[0] == -1
     with pytest.raises(ValueError, match="lrs: training diverged"):
-        grid_probe(x, y, x, y, num_classes=4, rule=GridRule(lrs=(1e30,), epochs=2))
+        grid_probe(x, y, x, y, num_classes=4, rule=Grid(lrs=(1e30,), epochs=2))
 
 
 def test_unlabelled_rows_are_ignored():
@@ -136,4 +136,4 @@ def test_invalid_data_raises_value_error(change, message):
 )  # fmt: skip
 def test_invalid_rule_raises_value_error(option):
     with pytest.raises(ValueError, match=next(iter(option))):
-        GridRule(**option)
+        Grid(**option)

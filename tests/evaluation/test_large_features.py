@@ -13,8 +13,7 @@ import torch
 
 import ssl_vision.evaluation.features
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.cache import digest_of_features
-from ssl_vision.evaluation.feature_extractor import FeatureExtractor
+from ssl_vision.evaluation.feature_extractor import FeatureExtractor, digest_of_features
 from ssl_vision.evaluation.features import blocks, empty_rows, in_parts, is_finite, is_large
 from ssl_vision.main import main
 from ssl_vision.metrics.rows import LazyRows
@@ -112,9 +111,9 @@ import torch
 import ssl_vision.evaluation.features
 from ssl_vision.data import Digits, Images
 from ssl_vision.encoders import ModuleEncoder
-from ssl_vision.evaluation.cache import FeatureCache
+from ssl_vision.evaluation.feature_extractor import FeatureCache
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
-from ssl_vision.evaluation.knn import KNN
+from ssl_vision.evaluation.knn_vote import KNN
 from ssl_vision.evaluation.subject import run_protocol
 from ssl_vision.evaluation.measurement import Source
 from ssl_vision.evaluation.probe import Linear

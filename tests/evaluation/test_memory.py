@@ -12,7 +12,7 @@ import ssl_vision.metrics.rows
 from ssl_vision.data import Digits
 from ssl_vision.data.module import Split
 from ssl_vision.evaluation.logistic import logistic_top1
-from ssl_vision.evaluation.probe import GridRule, ProbeRule, grid_probe, linear_probe
+from ssl_vision.evaluation.probe import Grid, ProbeRule, grid_probe, linear_probe
 from ssl_vision.evaluation.splits import Pixels, Splits
 from ssl_vision.metrics import knn_table, nearest
 
@@ -60,7 +60,7 @@ def test_lazy_pixel_probes_match_whole_tensors(splits):
     )
     torch.testing.assert_close(lazy_probe.weight, plain_probe.weight, atol=1e-6, rtol=1e-5)
     assert lazy_probe[:2] == pytest.approx(plain_probe[:2])
-    grid = GridRule(lrs=(0.01, 0.1), epochs=3)
+    grid = Grid(lrs=(0.01, 0.1), epochs=3)
     lazy_grid, plain_grid = (grid_probe(*data, num_classes=10, rule=grid, seed=1) for data in (lazy, plain))
     assert lazy_grid[:3] == pytest.approx(plain_grid[:3])
     assert lazy_grid.held_out_top1.tolist() == pytest.approx(plain_grid.held_out_top1.tolist())
@@ -88,7 +88,7 @@ import ssl_vision.metrics.neighbours
 import ssl_vision.metrics.rows
 from ssl_vision.data import Digits, Images
 from ssl_vision.evaluation.splits import Pixels, Splits
-from ssl_vision.evaluation.knn import KNN
+from ssl_vision.evaluation.knn_vote import KNN
 from ssl_vision.evaluation.logistic import Logistic
 from ssl_vision.evaluation.subject import run_protocol
 from ssl_vision.evaluation.measurement import Source

@@ -71,7 +71,7 @@ def test_timm_encoder_gets_images_that_its_weights_expect(size, tmp_path, capsys
         assert values(out, "trained") == [expected.value("knn_top1")]
 
 
-def test_networks_beside_a_run_have_their_own_values(run, tmp_path):
+def test_networks_beside_a_run_have_their_own_values(run, tmp_path, capsys):
     """The networks: a run with another image size, its exported encoder, and plain weights of this run."""
     larger = ["--model.encoder.width=8", "--data.views.size=12", "--name=larger", f"--runs_dir={tmp_path}"]
     assert main(["fit", *TINY, *larger, "--trainer.max_epochs=1"]) == 0
@@ -84,6 +84,11 @@ def test_networks_beside_a_run_have_their_own_values(run, tmp_path):
     beside = [f"--beside={name}={file}" for name, file in networks.items()]
     before = json.loads((run / "evaluation.json").read_text())
     assert main(["evaluate", str(run), "--protocol=solo", *beside]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        f"\nlarger: {other}, epoch 1\nexported: {networks['exported']}\nown: {networks['own']}: " in printed
+    )
+    assert " tensors below module." in printed
     file = run / "evaluation.json"
     assert values(file, "larger") == values(file, "exported") == values(other / "evaluation.json", "trained")
     assert values(file, "own") == values(file, "trained")

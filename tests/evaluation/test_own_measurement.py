@@ -16,9 +16,8 @@ from ssl_vision.evaluation.features import embed
 from ssl_vision.evaluation.measurement import Measurement, kinds, measurement
 from ssl_vision.evaluation.protocol import _measurement
 from ssl_vision.main import main
-from ssl_vision.pretrained.rebuild import trained_model
+from ssl_vision.pretrained.opened_run import open_run
 from ssl_vision.report import curves, protocols
-from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.registry import Run
 
 MODULE = '''
@@ -79,7 +78,7 @@ def evaluated(run):
 def test_user_measurement_is_in_rows_and_table(run, capsys):
     rows = [row for row in evaluated(run) if row["metric"] == "impurity"]
     assert [row["features"] for row in rows] == ["trained", "untrained", "pixels"]
-    model, data = trained_model(read_checkpoint(run)), Digits()
+    model, data = open_run(run).trained(), Digits()
     bank, queries = (
         torch.nn.functional.normalize(embed(model, data.split(name), data.views)["backbone"])
         for name in ("train", "test")

@@ -18,14 +18,14 @@ from ssl_vision.evaluation import finetune, probe
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.evaluation.finetune import FineTune
-from ssl_vision.evaluation.knn import KNN
+from ssl_vision.evaluation.knn_vote import KNN
 from ssl_vision.evaluation.probe import Grid, Linear
 from ssl_vision.evaluation.protocol import read_protocol, shipped
 from ssl_vision.evaluation.results import Row, described_protocol, table
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.main import main
 from ssl_vision.metrics import KNNAccuracy, rank_correlation
-from ssl_vision.pretrained.rebuild import trained_model
+from ssl_vision.pretrained.opened_run import open_run
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 FOLDER = Path(probe.__file__).parent / "protocols"
@@ -180,7 +180,7 @@ def test_user_protocol_file_is_evaluated(run, tmp_path, capsys):
         "grid %",
         "logistic %",
     ]
-    model, data = trained_model(read_checkpoint(run)), Digits()
+    model, data = open_run(run).trained(), Digits()
     for row, k, temperature in ((rows[0], 3, None), (rows[1], 7, 0.5)):
         knn = KNNAccuracy(num_classes=10, k=k, temperature=temperature)
         for split, role in (("train", "bank"), ("test", "query")):
@@ -216,8 +216,8 @@ def test_rows_state_augmentation_and_label_share(run, tmp_path, one_epoch):
 
 
 def test_augmented_features_match_features_of_views(run):
-    checkpoint, data = read_checkpoint(run), Digits()
-    model, splits = trained_model(checkpoint), Splits.of(data)
+    opened, data = open_run(run), Digits()
+    model, splits = opened.trained(), Splits.of(data)
     extractor = FeatureExtractor(model, splits, description=None, layers=("backbone",), cache=None, seed=5)
     features = extractor.augmented(("backbone",), 3, plainer=True)["backbone"]
     assert len(features) == 3
@@ -356,10 +356,9 @@ def test_rank_correlation_is_measured_if_classes_have_superclasses(run, monkeypa
     superclasses = torch.arange(10) // 2
     monkeypatch.setattr(Digits, "superclasses", superclasses, raising=False)
     rows = {(row["metric"], row["layer"]): row for row in rows_of(run, "--protocol=macl")}
-    checkpoint = read_checkpoint(run)
     data = Digits(seed=0, batch_size=64)
     test = data.split("test")
-    pair = embed_views(trained_model(checkpoint), test, data.views, seed=0)
+    pair = embed_views(open_run(run).trained(), test, data.views, seed=0)
     levels = torch.stack([superclasses[test.labels], test.labels, torch.arange(len(test))], dim=1)
     expected = rank_correlation(pair["backbone"].flatten(0, 1), levels.repeat(2, 1))
     for metric, value in expected._asdict().items():

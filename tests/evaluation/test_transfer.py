@@ -13,8 +13,7 @@ from ssl_vision.data import Digits, ImageFolder
 from ssl_vision.evaluation.features import embed
 from ssl_vision.main import main
 from ssl_vision.metrics import KNNAccuracy
-from ssl_vision.pretrained.rebuild import trained_model
-from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.pretrained.opened_run import open_run
 from ssl_vision.runs.registry import Run
 
 KNN = "measurements: [knn: {k: 5}]"
@@ -51,7 +50,7 @@ def test_other_data_set_uses_image_size_and_normalisation_of_run(run, folder, tm
     assert (row["data"], row["root"], row["folder"]) == ("ImageFolder", str(folder.resolve()), "test")
     assert ("views.size 12" in row["settings"]) == (size == 12)
     own = Digits().views
-    data, model = ImageFolder(root=folder, image_size=24), trained_model(read_checkpoint(run))
+    data, model = ImageFolder(root=folder, image_size=24), open_run(run).trained()
     views = type(own)(size=size, mean=own.mean, std=own.std)
     knn = KNNAccuracy(num_classes=2, k=5)
     for split, role in (("train", "bank"), ("test", "query")):

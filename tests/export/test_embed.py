@@ -10,10 +10,10 @@ from PIL import Image
 from ssl_vision.data import ImageFolder, Views
 from ssl_vision.encoders import ResNet, Timm
 from ssl_vision.evaluation.features import embed
-from ssl_vision.export.embed import _embedded, embed_files, open_network
+from ssl_vision.export.embed import Network, _embedded, embed_files
 from ssl_vision.main import main
-from ssl_vision.pretrained.backbones import Description, pretrained, write_backbone
-from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.pretrained.backbones import Description, pretrained, read_backbone, write_backbone
+from ssl_vision.pretrained.opened_run import open_run
 
 NAMES = ["a/2.png", "a/deep/1.JPG", "b.png", "test/z.png", "ü.png"]
 
@@ -41,7 +41,7 @@ def test_embed_features_match_evaluation_features(images, tiny_run, tmp_path, la
         images, tiny_run, tmp_path / "new" / "f.npz", f"--layer={layer}", "--batch_size=2"
     )
     assert names == NAMES
-    model, (_, description) = pretrained(read_checkpoint(tiny_run))
+    model, (_, description) = pretrained(open_run(tiny_run))
     split = ImageFolder(root=images, train=".", test="none", image_size=8, cache="never").split("train")
     expected = embed(model, split, description.views)[layer]
     assert features.dtype == np.float32
@@ -70,6 +70,10 @@ def test_an_encoder_with_weights_gives_its_features(images, tmp_path, capsys):
     assert main(["embed", str(images), *options, f"--output={tmp_path / 'f.npz'}"]) == 0
     used = "resnet18 with weights of w.pth: 120 tensors below state_dict:module.encoder_q.; fc left out\n"
     assert used in capsys.readouterr().out
+    assert main(["embed", str(images), options[1], "--output=g.npz"]) == 2
+    error = capsys.readouterr().err
+    assert "w.pth: was not written by ssl-vision fit; to use weights of other code, name their" in error
+    assert error.count("\n") == 1
     split = ImageFolder(root=images, train=".", test="none", image_size=24, cache="never").split("train")
     encoder = Timm("resnet18")
     encoder.network.load_state_dict({k: v for k, v in network.state_dict().items() if "fc" not in k})
@@ -104,16 +108,17 @@ def test_large_features_are_mapped_and_written_in_parts(images, tiny_run, tmp_pa
     ("stored", "side", "views", "decoded"), [(24, 24, 16, 24), (None, 96, 16, 96), (None, None, 128, 128)]
 )
 def test_description_keeps_decoded_size_of_run(tiny_run, stored, side, views, decoded):
-    checkpoint = read_checkpoint(tiny_run)
-    config = yaml.safe_load(yaml.safe_dump(checkpoint.config))
+    run = open_run(tiny_run)
+    config = yaml.safe_load(yaml.safe_dump(run.config))
     config["data"]["init_args"]["image_size"] = stored
     config["data"]["init_args"]["views"]["size"] = views
-    _, (_, description) = pretrained(checkpoint._replace(config=config, side=side))
+    checkpoint = run.checkpoint._replace(config=config, side=side)
+    _, (_, description) = pretrained(run._replace(checkpoint=checkpoint))
     assert (description.decoded_size, description.size) == (decoded, views)
 
 
 def test_features_that_are_not_finite_are_refused(images, tiny_run, tmp_path, capsys):
-    backbone, description = pretrained(read_checkpoint(tiny_run))[1]
+    backbone, description = pretrained(open_run(tiny_run))[1]
     with torch.no_grad():
         backbone.layer4[1].bn2.bias += torch.inf
     write_backbone(tmp_path / "x.safetensors", backbone, description)
@@ -185,7 +190,7 @@ def test_embed_reports_invalid_input_in_one_line(images, tiny_run, capsys, args,
 
 
 def test_a_process_without_a_batch_embeds_nothing(tiny_run, tmp_path):
-    network = open_network(tiny_run, "backbone")
+    network = Network(*read_backbone(tiny_run))
     assert list(_embedded(network, tmp_path, [["x.png"]], slice(1, None, 2), strict=True)) == []
 
 
@@ -227,7 +232,7 @@ def test_exported_file_keeps_pixel_range(tmp_path):
         file = tmp_path / f"{name}.safetensors"
         write_backbone(file, backbone, Description(**options, pixel_range=pixel_range))
         features[name], _ = embed_files(
-            open_network(file, "backbone"), tmp_path / name, ["x.png"],
+            Network(*read_backbone(file)), tmp_path / name, ["x.png"],
             batch_size=1, strict=True,
         )  # fmt: skip
     assert np.array_equal(features["deep"], features["plain"])

@@ -8,6 +8,7 @@ import shutil
 import sys
 
 import pytest
+import pytorch_lightning as pl
 import timm
 import torch
 import yaml
@@ -15,13 +16,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import ssl_vision
+from ssl_vision.cli.classes import built
 from ssl_vision.errors import InputError
 from ssl_vision.export import export, formats
 from ssl_vision.export.card import card, protocol
 from ssl_vision.main import main
 from ssl_vision.pretrained.backbones import pretrained, write_backbone
-from ssl_vision.pretrained.rebuild import untrained_model
-from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.pretrained.opened_run import open_run
 
 X = torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(1))
 
@@ -37,7 +38,7 @@ def checkpoint(tiny_run, tmp_path_factory):
         content = torch.load(tiny_run / "checkpoints" / "last.ckpt", weights_only=True)
         config = yaml.safe_load(content["ssl_vision"]["config"])
         config["model"]["init_args"]["encoder"]["init_args"] |= architecture
-        model = untrained_model(config)
+        model = built(pl.LightningModule, "model", config, where="x", allow_class=())
         with torch.no_grad():
             model(torch.randn(16, 3, 16, 16))
         content["ssl_vision"]["config"] = yaml.safe_dump(config)
@@ -96,7 +97,7 @@ def test_onnx_gives_the_same_features_for_any_batch(tiny_run, tmp_path, monkeypa
 
 
 def test_load_encoder_takes_a_run_a_checkpoint_and_an_export(tiny_run, tmp_path, monkeypatch, capsys):
-    model, (_, description) = pretrained(read_checkpoint(tiny_run))
+    model, (_, description) = pretrained(open_run(tiny_run))
     file, code, _ = exported(tiny_run, "safetensors", tmp_path, capsys)
     monkeypatch.chdir(tmp_path)
     names = {}
@@ -175,12 +176,12 @@ def test_model_card_describes_training_and_evaluation(tiny_run, tmp_path, capsys
     ],
 )
 def test_model_card_states_labels_and_pretrained_weights(tiny_run, encoder, objective, title, start):
-    checkpoint = read_checkpoint(tiny_run / "checkpoints" / "last.ckpt")
-    _, given = pretrained(checkpoint)
-    options = checkpoint.config["model"]["init_args"]
+    run = open_run(tiny_run / "checkpoints" / "last.ckpt")
+    _, given = pretrained(run)
+    options = run.config["model"]["init_args"]
     options["encoder"]["init_args"] |= encoder
     options["objective"] = objective
-    text = card(given, [], source=checkpoint, snippet="", checked="", versions={})
+    text = card(given, [], source=run, snippet="", checked="", versions={})
     assert text.splitlines()[0].endswith(title)
     assert f"| initial weights | {start} |" in text
 
@@ -348,10 +349,10 @@ def test_invalid_export_file_raises_one_line_input_error(valid_export, tmp_path,
     ],
 )
 def test_config_without_backbone_raises_one_line_input_error(tiny_run, change, words):
-    checkpoint = read_checkpoint(tiny_run)
-    change(checkpoint.config)
+    run = open_run(tiny_run)
+    change(run.config)
     with pytest.raises(InputError, match=words) as error:
-        pretrained(checkpoint)
+        pretrained(run)
     assert "\n" not in str(error.value)
 
 

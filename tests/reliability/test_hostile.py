@@ -13,7 +13,7 @@ from PIL import Image
 from settings import TINY
 
 from ssl_vision.main import main
-from ssl_vision.pretrained.rebuild import ROOT_NEEDED, safe_data
+from ssl_vision.pretrained.opened_run import ROOT_NEEDED, safe_data
 from ssl_vision.report.context import ReportContext
 from ssl_vision.report.page import Missing
 from ssl_vision.runs.folder import RunFolder
@@ -145,9 +145,7 @@ def test_run_is_owned_only_if_its_folder_and_checkpoint_are(whose, run, monkeypa
 
 def test_evaluating_another_users_run_writes_only_to_its_folder(foreign_run, tmp_path, monkeypatch):
     change_config(foreign_run, lambda config: config.update(wandb=True))
-    monkeypatch.setattr(
-        "ssl_vision.evaluation.run_request.mirror_rows", lambda *_, **__: pytest.fail("uploaded")
-    )
+    monkeypatch.setattr("ssl_vision.evaluation.command.mirror_rows", lambda *_, **__: pytest.fail("uploaded"))
     monkeypatch.chdir(tmp_path)
     before = file_contents(tmp_path)
     assert main(["evaluate", str(foreign_run), "--baselines=false"]) == 0

@@ -18,7 +18,7 @@ from torchvision import datasets
 import ssl_vision
 from ssl_vision.data import CIFAR10, STL10, ImageFolder
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.cache import FeatureCache
+from ssl_vision.evaluation.feature_extractor import FeatureCache
 from ssl_vision.main import main
 from ssl_vision.runs.checkpoint import read_checkpoint
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.cache import FeatureCache
+from ssl_vision.evaluation.feature_extractor import FeatureCache
 from ssl_vision.export.export import _file_name
 from ssl_vision.export.formats import FORMATS
 from ssl_vision.runs.atomic_files import atomic_write, write_text
