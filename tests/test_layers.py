@@ -156,7 +156,7 @@ def test_getattr_and_hasattr_are_used_only_in_listed_files():
 CAPS = {
     "": (740, 13),
     "callbacks": (815, 13),
-    "cli": (2019, 17),
+    "cli": (2020, 17),
     "compare": (1040, 10),
     "data": (3455, 43),
     "encoders": (305, 4),

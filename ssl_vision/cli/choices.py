@@ -17,7 +17,8 @@ CHOICES = {
     "network": ("ssl_vision.encoders", "Encoder"),
     "objective": ("ssl_vision.objectives", "Objective"),
     "temperature": ("ssl_vision.objectives", "TemperatureRule"),
-    "weight": ("ssl_vision.objectives", "MarginLoss", "NegativeWeight"),
+    "margin_loss": ("ssl_vision.objectives", "MarginLoss"),
+    "weight": ("ssl_vision.objectives", "NegativeWeight"),
     "gate": ("ssl_vision.objectives", "Gate"),
     "ratio": ("ssl_vision.objectives", "Ratio"),
 }

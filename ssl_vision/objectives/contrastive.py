@@ -29,7 +29,7 @@ class Contrastive(Objective):
 
     Args:
         temperature: temperature τ, a number or a rule.
-        weight: margin loss ℓ; the default is `Softmax`, which gives InfoNCE.
+        margin_loss: margin loss ℓ; the default is `Softmax`, which gives InfoNCE.
         pairs: selection of anchors and negatives: ``"both"``, ``"cross"``, ``"keys"`` or ``"queue"``. With
             ``"both"``, all 2N embeddings are anchors, and the 2N − 2 embeddings of other images are negatives
             (SimCLR). With ``"cross"``, the negatives are the N − 1 of the other view. With ``"keys"`` and
@@ -52,21 +52,20 @@ class Contrastive(Objective):
     """
 
     supports_keys: ClassVar[bool] = True
-    margin_loss: ClassVar[type[MarginLoss]] = Softmax
-    """The default ``weight``."""
+    default_margin_loss: ClassVar[type[MarginLoss]] = Softmax
 
     def __init__(
         self,
         *,
         temperature: float | TemperatureRule = 0.1,
-        weight: MarginLoss | None = None,
+        margin_loss: MarginLoss | None = None,
         pairs: PairSet = "both",
         gather: bool = True,
     ) -> None:
         super().__init__()
         check_choice("pairs", pairs, get_args(PairSet) if self.supports_keys else PAIRS)
         self.temperature = as_rule(temperature)
-        self.weight = self.margin_loss() if weight is None else weight
+        self.margin_loss = self.default_margin_loss() if margin_loss is None else margin_loss
         self.pairs: PairSet = pairs
         self.gather = gather
         if pairs == "queue":
@@ -156,7 +155,7 @@ class Contrastive(Objective):
             temperature=tau.repeat(len(positive) // len(tau)) if tau.ndim else tau,
             logit_margin_at=torch.no_grad()(logit_margin_at),
         )
-        losses: Tensor = self.weight(anchors)
+        losses: Tensor = self.margin_loss(anchors)
         return losses
 
     def anchor_weights(self) -> Tensor:

@@ -71,7 +71,7 @@ class DCL(_Preset):
         tensor(0.7918)
     """
 
-    margin_loss = Decoupled
+    default_margin_loss = Decoupled
 
 
 class DCLPlus(_Preset):
@@ -93,7 +93,7 @@ class DCLPlus(_Preset):
         tensor(0.)
     """
 
-    margin_loss = Clipped
+    default_margin_loss = Clipped
 
 
 class FlatNCE(_Preset):
@@ -115,7 +115,7 @@ class FlatNCE(_Preset):
         tensor(1.)
     """
 
-    margin_loss = Flat
+    default_margin_loss = Flat
 
 
 class DCLW(Contrastive):
@@ -146,7 +146,8 @@ class DCLW(Contrastive):
         pairs: PairSet = "both",
         gather: bool = True,
     ) -> None:
-        super().__init__(temperature=temperature, weight=VonMisesFisher(sigma), pairs=pairs, gather=gather)
+        margin_loss = VonMisesFisher(sigma)
+        super().__init__(temperature=temperature, margin_loss=margin_loss, pairs=pairs, gather=gather)
 
 
 class DualTemperature(Contrastive):
@@ -177,8 +178,8 @@ class DualTemperature(Contrastive):
         pairs: PairSet = "both",
         gather: bool = True,
     ) -> None:
-        weight = AtTemperature(outer_temperature)
-        super().__init__(temperature=temperature, weight=weight, pairs=pairs, gather=gather)
+        margin_loss = AtTemperature(outer_temperature)
+        super().__init__(temperature=temperature, margin_loss=margin_loss, pairs=pairs, gather=gather)
 
 
 class MACL(Contrastive):
@@ -205,7 +206,7 @@ class MACL(Contrastive):
         tensor(0.2000)
     """
 
-    margin_loss: ClassVar[type[MarginLoss]] = Reweighted
+    default_margin_loss: ClassVar[type[MarginLoss]] = Reweighted
 
     def __init__(
         self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: PairSet = "both", gather: bool = True
@@ -231,7 +232,7 @@ class MACLc(MACL):
         tensor(1.0199)
     """
 
-    margin_loss = ReweightedByAlignment
+    default_margin_loss = ReweightedByAlignment
 
 
 class AdaptiveInfoNCE(MACL):
@@ -252,7 +253,7 @@ class AdaptiveInfoNCE(MACL):
         tensor(True)
     """
 
-    margin_loss = Softmax
+    default_margin_loss = Softmax
 
 
 class MACLb(Contrastive):
@@ -277,7 +278,7 @@ class MACLb(Contrastive):
         tensor(0.1500)
     """
 
-    margin_loss = Reweighted
+    default_margin_loss = Reweighted
 
     def __init__(
         self,
@@ -315,7 +316,7 @@ class MACLICML(Contrastive):
         tensor(0.1000)
     """
 
-    margin_loss = Reweighted
+    default_margin_loss = Reweighted
 
     def __init__(
         self,

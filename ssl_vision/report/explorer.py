@@ -190,7 +190,7 @@ def described(objective: Objective) -> dict[str, Any] | None:
     """Name, temperature rule, margin loss and their parameters; None if the page cannot compute it."""
     if not isinstance(objective, Contrastive) or type(objective)._shift is not Contrastive._shift:
         return None
-    rule, loss = objective.temperature, objective.weight
+    rule, loss = objective.temperature, objective.margin_loss
     if type(rule) not in _RULES or type(loss) not in _LOSSES:
         return None
     parameters = {name: getattr(rule, attribute) for name, attribute in _RULES[type(rule)].items()}
