@@ -73,7 +73,7 @@ TEXTS = {
     "model": "Method: {classes}, or your own.",
     "model.encoder": "Encoder: {classes}, or your own module.",
     "model.objective": "Objective; ssl-vision list objectives lists all of them.",
-    "model.objective.pairs": "Negatives: both or cross (views of the batch), queue or keys.",
+    "model.objective.pairs": "Negatives: both, cross, queue or keys. Default: those of the method.",
     "trainer.max_epochs": "Number of epochs.",
     "trainer.max_steps": "Number of updates after which the run ends; -1 for no limit.",
     "trainer.max_time": "Time after which the run ends, days:hours:minutes:seconds.",

@@ -32,7 +32,7 @@ from ssl_vision.methods.optimizer import OptimizerRule
 from ssl_vision.methods.outputs import Layers, View
 from ssl_vision.methods.parameter_groups import freeze
 from ssl_vision.methods.projection import HeadBatchNorm, last_relu, projection_head
-from ssl_vision.objectives import Contrastive, InfoNCE, Objective, in_chunks
+from ssl_vision.objectives import Contrastive, InfoNCE, Objective, PairSet, in_chunks
 from ssl_vision.objectives.gather import equal_shares
 
 CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
@@ -128,6 +128,8 @@ class Method(pl.LightningModule, ABC):
 
     available_inputs: ClassVar[frozenset[str]] = frozenset({"labels", "indices", "features", "shallow"})
     """Required inputs of objectives that `objective_inputs` can give."""
+    pairs: ClassVar[tuple[PairSet, ...]] = get_args(PairSet)
+    """Supported ``pairs`` of objectives of the InfoNCE family; the first is used unless they set others."""
 
     features: tuple[Tensor, ...]
 
@@ -170,7 +172,10 @@ class Method(pl.LightningModule, ABC):
         self._lr: float | Tensor = 0.0
         self.objective = InfoNCE() if objective is None else objective
         contract = checked_objective(
-            self.objective, method=type(self).__name__, available=self.available_inputs
+            self.objective,
+            method=type(self).__name__,
+            available=self.available_inputs,
+            pairs=self.pairs,
         )
         self._contracts = (contract,)  # in a tuple, so that it is not registered as a submodule
         with self.seeded():

@@ -1,6 +1,6 @@
 """Base class of objectives: the interface for methods, callbacks and other objectives."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -45,6 +45,16 @@ class Objective(nn.Module):
     def embedding_objective(self) -> "Objective":
         """The objective itself, or the objective of embeddings that it extends."""
         return self
+
+    def use_pairs(self, accepted: Sequence[str]) -> None:
+        """Compare the pairs of a method, which is called once before training.
+
+        Args:
+            accepted: values of ``pairs`` that the method supports, its default first.
+
+        Raises:
+            ValueError: the objective compares other pairs.
+        """
 
     def prepare(self, *, images: int | None, embeddings: int, features: int, shallow: int | None) -> None:
         """Prepare for training, before the optimizer is created and the module is moved to a device.

@@ -21,7 +21,7 @@ class _Preset(Contrastive):
     """An objective whose margin loss is fixed by its class."""
 
     def __init__(
-        self, *, temperature: float | TemperatureRule = 0.1, pairs: PairSet = "both", gather: bool = True
+        self, *, temperature: float | TemperatureRule = 0.1, pairs: PairSet | None = None, gather: bool = True
     ) -> None:
         super().__init__(temperature=temperature, pairs=pairs, gather=gather)
 
@@ -143,7 +143,7 @@ class DCLW(Contrastive):
         *,
         temperature: float | TemperatureRule = 0.1,
         sigma: float = 0.5,
-        pairs: PairSet = "both",
+        pairs: PairSet | None = None,
         gather: bool = True,
     ) -> None:
         margin_loss = VonMisesFisher(sigma)
@@ -175,7 +175,7 @@ class DualTemperature(Contrastive):
         *,
         temperature: float | TemperatureRule = 0.1,
         outer_temperature: float = 1.0,
-        pairs: PairSet = "both",
+        pairs: PairSet | None = None,
         gather: bool = True,
     ) -> None:
         margin_loss = AtTemperature(outer_temperature)
@@ -209,7 +209,12 @@ class MACL(Contrastive):
     default_margin_loss: ClassVar[type[MarginLoss]] = Reweighted
 
     def __init__(
-        self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: PairSet = "both", gather: bool = True
+        self,
+        *,
+        temperature: float = 0.1,
+        alpha: float = 2.0,
+        pairs: PairSet | None = None,
+        gather: bool = True,
     ) -> None:
         super().__init__(temperature=AlignmentExponential(temperature, alpha), pairs=pairs, gather=gather)
 
@@ -286,7 +291,7 @@ class MACLb(Contrastive):
         temperature: float = 0.1,
         beta: float = 0.5,
         minimum: float = 0.01,
-        pairs: PairSet = "both",
+        pairs: PairSet | None = None,
         gather: bool = True,
     ) -> None:
         rule = AlignmentLinear(temperature, beta, minimum=minimum)
@@ -325,7 +330,7 @@ class MACLICML(Contrastive):
         beta: float = 0.5,
         threshold: float = 0.0,
         minimum: float = 0.01,
-        pairs: PairSet = "both",
+        pairs: PairSet | None = None,
         gather: bool = True,
     ) -> None:
         rule = AlignmentLinear(temperature, beta, threshold, minimum)

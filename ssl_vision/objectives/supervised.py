@@ -6,7 +6,7 @@ from torch import Tensor
 from ssl_vision.objectives.contrastive import Contrastive
 from ssl_vision.objectives.gather import gather, is_distributed
 from ssl_vision.objectives.logit_margin import autocast_disabled, dense, is_dense, per_anchor, positives
-from ssl_vision.objectives.tiled import NEVER, Exclude, Pairs, tiled
+from ssl_vision.objectives.tiled import NEVER, PAIRS, Exclude, Pairs, tiled
 
 
 class SupCon(Contrastive):
@@ -38,7 +38,7 @@ class SupCon(Contrastive):
     """
 
     required_inputs = ("labels",)
-    supports_keys = False
+    supported_pairs = PAIRS
 
     def forward(
         self,
