@@ -35,7 +35,7 @@ DEFAULTS = {
 
 DEFAULT_DATA = "Digits"
 
-NOT_OPTIONS = ("encoder", "bank", "queries", "pairs")
+NOT_OPTIONS = ("num_classes",)
 """Arguments of RepresentationMetrics that are not options, because they are for other modules."""
 
 

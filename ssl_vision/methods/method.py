@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from ssl_vision.data import fold
 from ssl_vision.data.images import Batch
 from ssl_vision.data.loading.loader import Batches
-from ssl_vision.data.module import ImageData
+from ssl_vision.data.module import ImageData, image_data
 from ssl_vision.descriptions import describe
 from ssl_vision.encoders import Encoder, ResNet, as_encoder, build, floating_dtype
 from ssl_vision.errors import InputError
@@ -323,12 +323,14 @@ class Method(pl.LightningModule, ABC):
             schedule.step()
         return loss
 
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Layers]:
+    def validation_step(
+        self, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> dict[str, dict[str, Tensor]]:
         """Return the representations of a batch's plain images and, if it has views, of its two views."""
         batch = Batch.of(batch)
-        out = {"plain": self(batch.images)}
+        out = {"plain": self(batch.images)._asdict()}
         if batch.views is not None:
-            out["views"] = self(batch.views)
+            out["views"] = self(batch.views)._asdict()
         return out
 
     def configure_optimizers(self) -> Any:
@@ -456,11 +458,9 @@ class Method(pl.LightningModule, ABC):
     @property
     def _data(self) -> ImageData | None:
         try:
-            trainer = self.trainer
+            return image_data(self.trainer)
         except RuntimeError:  # a plain loop has no trainer
             return None
-        data = getattr(trainer, "datamodule", None)  # Lightning sets it only if it is given one
-        return data if isinstance(data, ImageData) else None
 
     def _images_per_step(self) -> int:
         """Return the number of images per optimizer step, over all processes and accumulated batches.
