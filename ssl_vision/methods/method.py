@@ -27,12 +27,12 @@ from ssl_vision.methods.checks import (
     checked_loss,
     checked_objective,
 )
-from ssl_vision.methods.cuda_graph import GraphedTraining, check_graph
+from ssl_vision.methods.cuda_graph import GraphedTraining, check_graph, count_step
 from ssl_vision.methods.optimizer import OptimizerRule
 from ssl_vision.methods.outputs import Layers, View
 from ssl_vision.methods.parameter_groups import freeze
 from ssl_vision.methods.projection import HeadBatchNorm, last_relu, projection_head
-from ssl_vision.objectives import Contrastive, InfoNCE, Objective, PairSet, in_chunks
+from ssl_vision.objectives import InfoNCE, Objective, PairSet, in_chunks
 from ssl_vision.objectives.gather import equal_shares
 
 CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
@@ -308,20 +308,15 @@ class Method(pl.LightningModule, ABC):
             batch_idx: position of the batch in the epoch.
         """
         batch = Batch.of(batch)
-        if self._graphed is None:
-            with equal_shares(self._equal_shares):
-                return checked_loss(
-                    self.loss(batch), method=type(self).__name__, objective=type(self.objective).__name__
-                )
-        loss = self._graphed(batch)
-        self.after_update()
-        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
-        progress.increment_ready()
-        progress.increment_completed()
-        schedule: Any = self.lr_schedulers()
-        if schedule is not None:
-            schedule.step()
-        return loss
+        if self._graphed is not None:
+            loss = self._graphed(batch)
+            self.after_update()
+            count_step(self)
+            return loss
+        with equal_shares(self._equal_shares):
+            return checked_loss(
+                self.loss(batch), method=type(self).__name__, objective=type(self.objective).__name__
+            )
 
     def validation_step(
         self, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -410,21 +405,13 @@ class Method(pl.LightningModule, ABC):
 
     def on_train_epoch_start(self) -> None:
         """Set the epoch of the objective, and record the CUDA graph again if it may change the step."""
-        if self._graphed is not None and self._data is not None:
-            epoch = self.current_epoch
-            if self._data.training_views(epoch).size != self._data.training_views(epoch - 1).size:
-                self._graphed.forget(shapes=True)
-        custom = type(self._contract).set_epoch not in (Objective.set_epoch, Contrastive.set_epoch)
-        if self._graphed is None or custom or not isinstance(self._contract, Contrastive):
-            self._contract.set_epoch(self.current_epoch)
-            if self._graphed is not None and custom:
-                self._graphed.forget()
+        epoch, data = self.current_epoch, self._data
+        self._contract.set_epoch(epoch)
+        if self._graphed is None:
             return
-        # A rule that changes τ in place, as EpochRule does, changes that of the recorded step, and `before`.
-        positive = torch.linspace(-1, 1, 5, device=self.device)
-        before = self._contract.temperature(positive)
-        self._contract.set_epoch(self.current_epoch)
-        if not torch.equal(self._contract.temperature(positive), before):
+        if data is not None and data.training_views(epoch).size != data.training_views(epoch - 1).size:
+            self._graphed.forget(shapes=True)
+        elif self._contract.reads_epoch:
             self._graphed.forget()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:

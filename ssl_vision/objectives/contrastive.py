@@ -51,6 +51,7 @@ class Contrastive(Objective):
         tensor(0.5514)
     """
 
+    reads_epoch = False
     supported_pairs: ClassVar[tuple[PairSet, ...]] = get_args(PairSet)
     default_margin_loss: ClassVar[type[MarginLoss]] = Softmax
 
@@ -66,6 +67,7 @@ class Contrastive(Objective):
         if pairs is not None:
             check_choice("pairs", pairs, self.supported_pairs)
         self.temperature = as_rule(temperature)
+        self.reads_epoch = self.reads_epoch or self.temperature.reads_epoch
         self.margin_loss = self.default_margin_loss() if margin_loss is None else margin_loss
         self.gather = gather
         self._given_pairs = pairs
