@@ -35,12 +35,10 @@ Step = Callable[[], None]
 WIDTH_OF_KEYS = 128
 METHODS: dict[str, Callable[..., Method]] = {
     "SimCLR": lambda **options: SimCLR(objective=InfoNCE(), bn="per_view", **options),
-    "SimCo": lambda **options: SimCo(objective=InfoNCE(pairs="cross"), **options),
-    "SimMoCo": lambda **options: SimMoCo(objective=InfoNCE(pairs="keys"), **options),
-    "MoCo v2": lambda **options: MoCo(objective=InfoNCE(pairs="queue"), **options),
-    "MoCo v2, symmetric": lambda **options: MoCo(
-        objective=InfoNCE(pairs="queue"), symmetric=True, bn="per_view", **options
-    ),
+    "SimCo": lambda **options: SimCo(objective=InfoNCE(), **options),
+    "SimMoCo": lambda **options: SimMoCo(objective=InfoNCE(), **options),
+    "MoCo v2": MoCo,
+    "MoCo v2, symmetric": lambda **options: MoCo(symmetric=True, bn="per_view", **options),
 }
 PEERS = ("SimCLR", "MoCo v2", "MoCo v2, symmetric")
 """Methods that lightly's building blocks and examples have, too."""

@@ -89,7 +89,7 @@ for options in (
     {"temperature": 0.1, "pairs": "cross"},
     {"temperature": AlignmentExponential(0.1, 2.0)},
 ):
-    objective = Contrastive(weight=powers.Power(0.5), **options)
+    objective = Contrastive(margin_loss=powers.Power(0.5), **options)
     print(f"{objective(z1, z2):.4f}", objective.pairs, f"τ = {objective.statistics()['temperature']:.3f}")
 
 # %% [markdown]
@@ -142,7 +142,7 @@ def double_loop(z1: Tensor, z2: Tensor, *, temperature: float, power: float) -> 
 generator = torch.Generator().manual_seed(0)
 z1, z2 = (torch.randn(12, 5, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(2))
 for temperature in (1.0, 0.1, 0.01):
-    ours = Contrastive(temperature=temperature, weight=powers.Power(0.5))(z1, z2)
+    ours = Contrastive(temperature=temperature, margin_loss=powers.Power(0.5))(z1, z2)
     expected = double_loop(z1, z2, temperature=temperature, power=0.5)
     mine, theirs = (torch.cat(torch.autograd.grad(loss, (z1, z2))) for loss in (ours, expected))
     apart = (mine - theirs).abs().max() / theirs.abs().max()
@@ -159,7 +159,7 @@ def gradient(objective: Contrastive) -> Tensor:
 
 
 for p, known in ((0.0, DCL()), (1.0, InfoNCE())):
-    apart = (gradient(Contrastive(weight=powers.Power(p))) - gradient(known)).abs().max()
+    apart = (gradient(Contrastive(margin_loss=powers.Power(p))) - gradient(known)).abs().max()
     print(f"p = {p:g} and {type(known).__name__}: {apart:.0e} apart")
 
 # %% [markdown]
@@ -176,7 +176,7 @@ runs = [
             "model.encoder.width": 16,
             "model.encoder.stem": "imagenet",
             "model.objective": "Contrastive",
-            "model.objective.weight": {"class_path": "powers.Power", "init_args": {"power": p}},
+            "model.objective.margin_loss": {"class_path": "powers.Power", "init_args": {"power": p}},
             "data": "Digits",
             "data.batch_size": 128,
             "trainer.max_epochs": 8,

@@ -41,7 +41,8 @@ BASES: dict[str, tuple[type, ...]] = {
     "network": (Encoder,),
     "objective": (Objective,),
     "temperature": (TemperatureRule,),
-    "weight": (MarginLoss, NegativeWeight),
+    "margin_loss": (MarginLoss,),
+    "weight": (NegativeWeight,),
     "gate": (Gate,),
     "ratio": (Ratio,),
 }

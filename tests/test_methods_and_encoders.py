@@ -12,14 +12,9 @@ from ssl_vision.main import main
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 METHODS = {
-    "moco": [
-        "--model=MoCo", "--model.objective=MACL", "--model.objective.pairs=queue", "--model.queue_size=50",
-    ],
-    "simmoco": [
-        "--model=SimMoCo", "--model.objective=DualTemperature", "--model.objective.pairs=keys",
-        "--model.predictor=true", "--gradients=true",
-    ],
-    "simco": ["--model=SimCo", "--model.objective=DCL", "--model.objective.pairs=cross", "--gradients=true"],
+    "moco": ["--model=MoCo", "--model.objective=MACL", "--model.queue_size=50"],
+    "moco_v3": ["--model=MoCoV3", "--model.objective=DualTemperature", "--gradients=true"],
+    "simco": ["--model=SimCo", "--model.objective=DCL", "--gradients=true"],
 }  # fmt: skip
 ENCODERS = {
     "resnet": ["--model.encoder.width=4"],

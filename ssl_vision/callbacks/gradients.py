@@ -64,11 +64,11 @@ def _gate(objective: Objective, z1: Tensor, z2: Tensor, labels: Tensor | None) -
     """Return the mean derivative of the loss with respect to the logit margin, its replacement, or NaN."""
     calls: list[tuple[Tensor, Tensor]] = []
 
-    def record_call(weight: nn.Module, anchors: tuple[Anchors], losses: Tensor) -> None:
+    def record_call(margin_loss: nn.Module, anchors: tuple[Anchors], losses: Tensor) -> None:
         calls.append((anchors[0].logit_margin, losses))
 
     if isinstance(objective, Contrastive):
-        objective.weight.register_forward_hook(record_call)
+        objective.margin_loss.register_forward_hook(record_call)
     z = torch.cat([z1, z2]).requires_grad_()
     with torch.enable_grad():
         loss = loss_of(objective, labels)(*z.chunk(2))

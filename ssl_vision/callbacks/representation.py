@@ -1,6 +1,6 @@
 """Metrics of the representation at every validation: kNN accuracy, alignment, uniformity and others."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 import pytorch_lightning as pl
@@ -8,11 +8,11 @@ import torch
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
-from ssl_vision.callbacks.embedding import embedded, embedded_pairs
-from ssl_vision.data import BANK, QUERIES, Batch, ImageData
+from ssl_vision.data import BANK, QUERIES, ImageData
+from ssl_vision.data.module import image_data
 from ssl_vision.descriptions import LAYERS
-from ssl_vision.methods import Layers
-from ssl_vision.metrics import Alignment, KNNAccuracy, LiDAR, Ranking, Representation, effective_rank, lidar
+from ssl_vision.errors import InputError
+from ssl_vision.metrics import Alignment, KNNAccuracy, LiDAR, Ranking, Representation, effective_rank
 
 
 class RepresentationMetrics(pl.Callback):
@@ -33,11 +33,15 @@ class RepresentationMetrics(pl.Callback):
 
     ``trainer.check_val_every_n_epoch`` sets the interval, and ``data.val`` selects the images.
 
-    **In your own LightningModule**, give the path of its encoder and the loaders. The callback then runs the
-    encoder in evaluation mode and without gradients at the end of every ``check_val_every_n_epoch``-th
-    training epoch, and logs the metrics of the encoder under the same names:
+    **In your own LightningModule**, pass the validation loaders of the queries and of the bank, whose batches
+    have the labels at index 1, and return the representations from ``validation_step``, as the methods of
+    this package do. ``"views"``, with the first views of all images and then the second ones, can be omitted,
+    and so can the layers ``"hidden"`` and ``"projector"``:
 
-        RepresentationMetrics(encoder="backbone", bank=train_loader, queries=test_loader)
+        def validation_step(self, batch, batch_idx, dataloader_idx=0):
+            return {"plain": {"backbone": self.backbone(batch[0])}}
+
+        trainer.fit(module, train_loader, [query_loader, bank_loader])
 
     If RankMe of the backbone or the projector falls below ``rank_floor``, the representation has collapsed:
     the callback warns, and logs ``val/collapsed`` as 1.
@@ -47,25 +51,17 @@ class RepresentationMetrics(pl.Callback):
             data set, which is 20 for the digits and 200 for all other data sets of this package.
         temperature: T of the vote's weight exp(similarity / T).
         rank_floor: RankMe below which features count as collapsed; 1 is a single direction.
-        encoder: submodule path of the encoder, which is called with a batch of images; None uses the outputs
-            of the validation step of this package's methods.
-        bank: batches (images, labels) of the labelled images that vote; requires ``encoder``.
-        queries: batches (images, labels) of the images that are classified; requires ``encoder``.
-        pairs: batches that begin with two views of the same images, for ``val/alignment``; None omits it.
-            Requires ``encoder``.
+        num_classes: number of classes; None uses that of the data module, without which ``val/knn_top1`` is
+            omitted.
         extended: also log ``val/effective_rank`` and ``val/lidar``, which take O(N F²) operations in float64.
 
     Raises:
-        ValueError: k or temperature is not positive, or only some of ``encoder``, ``bank`` and ``queries``
-            are given.
-        InputError: in training, the module has no such submodule, a batch has another form, or the encoder
-            does not return (N, F) features.
+        ValueError: k or temperature is not positive.
+        InputError: in validation, ``validation_step`` does not return the representations.
 
     Example:
         >>> import pytorch_lightning as pl
-        >>> images, labels = torch.rand(64, 3, 32, 32), torch.arange(64) % 4
-        >>> data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images, labels), batch_size=16)
-        >>> callback = RepresentationMetrics(k=5, encoder="backbone", bank=data, queries=data)
+        >>> callback = RepresentationMetrics(k=5, num_classes=10)
         >>> trainer = pl.Trainer(callbacks=[callback], logger=False, enable_checkpointing=False)
     """
 
@@ -75,18 +71,13 @@ class RepresentationMetrics(pl.Callback):
         temperature: float = 0.1,
         rank_floor: float = 1.5,
         *,
-        encoder: str | None = None,
-        bank: Iterable[Any] | None = None,
-        queries: Iterable[Any] | None = None,
-        pairs: Iterable[Any] | None = None,
+        num_classes: int | None = None,
         extended: bool = False,
     ) -> None:
         if (k is not None and k < 1) or not temperature > 0:
             raise ValueError(f"k and temperature must be positive, got k={k} and temperature={temperature}")
-        if not (encoder is None) == (bank is None) == (queries is None) or (encoder is None and pairs):
-            raise ValueError("encoder, bank and queries must be given together, and pairs requires them")
         self.k, self.temperature, self.rank_floor = k, temperature, rank_floor
-        self.encoder, self.bank, self.queries, self.pairs = encoder, bank, queries, pairs
+        self.num_classes = num_classes
         self.extended = extended
         self._knn: KNNAccuracy | None = None
         self._ranking: Ranking | None = None
@@ -94,22 +85,22 @@ class RepresentationMetrics(pl.Callback):
         self._representation: dict[str, Representation] = {}
         self._alignment: dict[str, Alignment] = {}
         self._lidar: LiDAR | None = None
+        # of the last batch; a process without queries computes all metrics, because the others wait for it
+        self._layers = self._pairs = tuple(LAYERS)
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Create empty metrics."""
-        if self.encoder is not None:
-            return
-        device = pl_module.device
-        data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
-        if len(trainer.val_dataloaders or ()) > BANK:  # the images have labels
-            k = data.knn_k if self.k is None else self.k
-            knn = KNNAccuracy(num_classes=data.num_classes, k=k, temperature=self.temperature)
+        device, data, loaders = pl_module.device, image_data(trainer), trainer.val_dataloaders
+        classes = self.num_classes or (None if data is None else data.num_classes)
+        if classes and isinstance(loaders, (list, tuple)) and len(loaders) > BANK:
+            k = (ImageData if data is None else data).knn_k if self.k is None else self.k
+            knn = KNNAccuracy(num_classes=classes, k=k, temperature=self.temperature)
             self._knn = knn.to(device)
-        if data.superclasses is not None:
+        if data is not None and data.superclasses is not None:
             self._superclasses = data.superclasses.to(device)
             self._ranking = Ranking().to(device)
-        self._representation = {name: Representation().to(device) for name in Layers._fields}
-        self._alignment = {name: Alignment().to(device) for name in Layers._fields}
+        self._representation = {name: Representation().to(device) for name in LAYERS}
+        self._alignment = {name: Alignment().to(device) for name in LAYERS}
         self._lidar = LiDAR().to(device) if self.extended else None
 
     def on_validation_batch_end(
@@ -117,88 +108,58 @@ class RepresentationMetrics(pl.Callback):
         trainer: pl.Trainer,
         pl_module: pl.LightningModule,
         outputs: Any,
-        batch: Batch,
+        batch: Any,
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
         """Update the metrics with the representations of a batch."""
-        if self.encoder is not None:
-            return
-        plain: Layers = outputs["plain"]
-        if self._knn is not None:
-            self._knn.update(
-                plain.backbone.float(), batch.labels, "bank" if dataloader_idx == BANK else "query"
+        if not isinstance(outputs, Mapping) or "plain" not in outputs:
+            raise InputError(
+                f"RepresentationMetrics: {type(pl_module).__name__}.validation_step must return "
+                '{"plain": {"backbone": features}}'
             )
+        plain: Mapping[str, Tensor] = outputs["plain"]
+        views: Mapping[str, Tensor] = outputs.get("views", {})
+        labels = batch[1]
+        if self._knn is not None:
+            self._knn.update(plain["backbone"].float(), labels, "bank" if dataloader_idx == BANK else "query")
         if dataloader_idx != QUERIES:
             return
-        views: Layers = outputs["views"]
+        self._layers, self._pairs = tuple(plain), tuple(views)
         if self._ranking is not None and self._superclasses is not None:
-            levels = torch.stack([self._superclasses[batch.labels], batch.labels, batch.indices], dim=1)
-            self._ranking.update(views.backbone.float(), levels.repeat(2, 1))
-        for name in Layers._fields:
-            self._representation[name].update(getattr(plain, name).float(), batch.labels)
-            self._alignment[name].update(*getattr(views, name).float().chunk(2))
-        if self._lidar is not None:
-            self._lidar.update(*views.backbone.float().chunk(2))
+            levels = torch.stack([self._superclasses[labels], labels, batch.indices], dim=1)
+            self._ranking.update(views["backbone"].float(), levels.repeat(2, 1))
+        for name, features in plain.items():
+            self._representation[name].update(features.float(), labels)
+        for name, features in views.items():
+            self._alignment[name].update(*features.float().chunk(2))
+        if self._lidar is not None and views:
+            self._lidar.update(*views["backbone"].float().chunk(2))
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Compute and log the metrics."""
-        if trainer.sanity_checking or self.encoder is not None:
+        if trainer.sanity_checking:
             return
         if self._knn is not None and (top1 := _accuracy(self._knn)) is not None:
             pl_module.log("val/knn_top1", top1, prog_bar=True, sync_dist=True)
         ranks: dict[str, float] = {}
         if self._ranking is not None:
             _log(pl_module, self._ranking.compute())
-        for name in Layers._fields:
+        for name in self._layers:
             values: dict[str, Tensor] = self._representation[name].compute()
-            values["alignment"] = self._alignment[name].compute()
-            ranks[name] = float(values["rankme"])
+            if name in self._pairs:
+                values["alignment"] = self._alignment[name].compute()
+            if name != "hidden":
+                ranks[name] = float(values["rankme"])
             if self._lidar is not None and name == "backbone":
                 with self._representation[name].sync_context():
                     values["effective_rank"] = effective_rank(self._representation[name].rows()[0])
-                values["lidar"] = self._lidar.compute()
+                if name in self._pairs:
+                    values["lidar"] = self._lidar.compute()
             _log(pl_module, values, LAYERS[name])
-        self._warn_of_collapse(pl_module, {name: ranks[name] for name in ("backbone", "projector")})
+        self._warn_of_collapse(pl_module, ranks)
         self._knn, self._ranking, self._representation, self._alignment = None, None, {}, {}
         self._lidar = None
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Measure the encoder given by its path, in epochs with a validation."""
-        every = trainer.check_val_every_n_epoch or 1
-        if self.encoder is None or self.bank is None or self.queries is None:
-            return
-        if (trainer.current_epoch + 1) % every:
-            return
-        bank, bank_labels = embedded(pl_module, self.encoder, self.bank)
-        queries, labels = embedded(pl_module, self.encoder, self.queries)
-        # Every process embeds all images, so nothing is gathered.
-        representation = Representation(sync_on_compute=False)
-        representation.update(queries, labels)
-        values: dict[str, Tensor] = representation.compute()
-        if min(bank_labels.max(), labels.max()) >= 0:
-            knn = KNNAccuracy(
-                num_classes=int(max(bank_labels.max(), labels.max())) + 1,
-                k=self.k or ImageData.knn_k,
-                temperature=self.temperature,
-                sync_on_compute=False,
-            )
-            knn.update(bank, bank_labels, "bank")
-            knn.update(queries, labels, "query")
-            if (top1 := _accuracy(knn)) is not None:
-                values["knn_top1"] = top1
-        if self.extended:
-            values["effective_rank"] = effective_rank(queries)
-        if self.pairs is not None:
-            alignment = Alignment(sync_on_compute=False)
-            views = embedded_pairs(pl_module, self.encoder, self.pairs)
-            alignment.update(*views)
-            values["alignment"] = alignment.compute()
-            if self.extended:
-                values["lidar"] = lidar(torch.stack(views, dim=1))
-        values = trainer.strategy.broadcast(values)  # BatchNorm statistics may differ between processes
-        _log(pl_module, values)
-        self._warn_of_collapse(pl_module, {self.encoder: float(values["rankme"])})
 
     def _warn_of_collapse(self, pl_module: pl.LightningModule, ranks: dict[str, float]) -> None:
         low = {name: rank for name, rank in ranks.items() if rank < self.rank_floor}
@@ -217,11 +178,11 @@ def _log(pl_module: pl.LightningModule, values: dict[str, Tensor], suffix: str =
 
 
 def _accuracy(knn: KNNAccuracy) -> Tensor | None:
-    """Return the accuracy, or None with a warning if features are not finite."""
+    """Return the accuracy, or None with a warning if features are not finite or have no labels."""
     try:
         top1: Tensor = knn.compute()
     except ValueError as error:
-        if "not finite" not in str(error):
+        if not any(reason in str(error) for reason in ("not finite", "no labelled row")):
             raise
         rank_zero_warn(f"val/knn_top1 is left out: {error}")
         return None

@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from ssl_vision.callbacks.objective_eval import objective_at
 from ssl_vision.data import Batch
-from ssl_vision.methods import Method
 from ssl_vision.methods.finite_gradients import not_finite, skips_on_device
 
 
@@ -88,7 +87,7 @@ class SkipNonFiniteSteps(pl.Callback):
     ) -> None:
         """Count the step if the batch completes one, and check the counts at logged steps."""
         nonfinite, self._step = self._step, None
-        if isinstance(pl_module, Method) and not pl_module.automatic_optimization:  # a recorded step
+        if nonfinite is None and not pl_module.automatic_optimization:  # a step recorded as a CUDA graph
             nonfinite = getattr(trainer.optimizers[0], "found_inf", None)
         if nonfinite is None:
             return

@@ -102,7 +102,7 @@ def add_run_options(parser: LightningArgumentParser) -> None:
     parser.callback_keys.append("metrics")
     parser.add_class_arguments(
         RepresentationMetrics, "metrics", fail_untyped=False, sub_configs=True,
-        skip={"encoder", "bank", "queries", "pairs"},  # are for other modules
+        skip={"num_classes"},  # is for other modules
     )  # fmt: skip
     parser.add_argument(
         "--gradients", type=bool, default=False, help="Log diagnostics of the objective's gradient."

@@ -36,6 +36,12 @@ BANK = 1
 """Index of the validation loader of the labelled bank."""
 
 
+def image_data(trainer: pl.Trainer) -> "ImageData | None":
+    """Return the data module of a trainer, or None if it has none of this package."""
+    data = getattr(trainer, "datamodule", None)  # Lightning sets it only if it is given one
+    return data if isinstance(data, ImageData) else None
+
+
 class ImageData(pl.LightningDataModule):
     """Base class of the data modules. Subclasses implement `read`, and `prepare_data` if they can download.
 

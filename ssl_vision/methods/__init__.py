@@ -2,6 +2,7 @@
 
 from ssl_vision.methods.method import Method
 from ssl_vision.methods.moco import MoCo
+from ssl_vision.methods.moco_v3 import MoCoV3
 from ssl_vision.methods.momentum import MomentumMethod
 from ssl_vision.methods.optimizer import OptimizerRule
 from ssl_vision.methods.outputs import Layers, View
@@ -13,6 +14,7 @@ __all__ = [
     "Layers",
     "Method",
     "MoCo",
+    "MoCoV3",
     "MomentumMethod",
     "OptimizerRule",
     "SimCLR",

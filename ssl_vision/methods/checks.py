@@ -1,7 +1,7 @@
 """Checks of the parts of a method, which name the option to change."""
 
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
@@ -29,18 +29,26 @@ def check_sizes(**sizes: int | None) -> None:
             raise InputError(f"{name} must be {_LARGEST} or less, not {size}")
 
 
-def checked_objective(module: nn.Module, *, method: str, available: Collection[str]) -> Objective:
-    """Return a module as an `Objective` after a check of its inputs.
+def checked_objective(
+    module: nn.Module, *, method: str, available: Collection[str], pairs: Sequence[str]
+) -> Objective:
+    """Return a module as an `Objective` that compares the pairs of a method, after a check of its inputs.
 
     Args:
         module: the objective.
         method: name of the method's class, for the message.
         available: inputs that the method can give in addition to the embeddings.
+        pairs: the ``pairs`` that the method supports, its default first.
 
     Raises:
-        InputError: the module does not accept two embeddings, or requires an input that is not available.
+        InputError: the module compares other pairs, does not accept two embeddings, or requires an input that
+            is not available.
     """
     objective, name = as_objective(module), type(module).__name__
+    try:
+        objective.embedding_objective.use_pairs(pairs)
+    except ValueError as error:
+        raise InputError(f"{name} in {method}: {error}") from error
     if missing := set(objective.required_inputs).difference(available):
         needed = ", ".join(sorted(missing))
         raise InputError(f"{name} needs {needed}, which {method} does not have")

@@ -1,6 +1,7 @@
 """Training steps that are launched as one CUDA graph."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -110,6 +111,16 @@ class GraphedTraining:
         with torch.cuda.graph(graph):
             loss = self._step(batch)
         return batch, graph.replay, loss
+
+
+def count_step(module: pl.LightningModule) -> None:
+    """Count an update that Lightning did not make, and update the schedule of the learning rate."""
+    progress = module.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+    progress.increment_ready()
+    progress.increment_completed()
+    schedule: Any = module.lr_schedulers()
+    if schedule is not None:
+        schedule.step()
 
 
 def check_graph(

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from ssl_vision.data import fold
 from ssl_vision.data.images import Batch
 from ssl_vision.data.loading.loader import Batches
-from ssl_vision.data.module import ImageData
+from ssl_vision.data.module import ImageData, image_data
 from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.encoders import Encoder, ResNet, as_encoder, build, floating_dtype
 from ssl_vision.errors import InputError
@@ -27,12 +27,12 @@ from ssl_vision.methods.checks import (
     checked_loss,
     checked_objective,
 )
-from ssl_vision.methods.cuda_graph import GraphedTraining, check_graph
+from ssl_vision.methods.cuda_graph import GraphedTraining, check_graph, count_step
 from ssl_vision.methods.optimizer import OptimizerRule
 from ssl_vision.methods.outputs import Layers, View
 from ssl_vision.methods.parameter_groups import freeze
 from ssl_vision.methods.projection import HeadBatchNorm, last_relu, projection_head
-from ssl_vision.objectives import Contrastive, InfoNCE, Objective, in_chunks
+from ssl_vision.objectives import InfoNCE, Objective, PairSet, in_chunks
 from ssl_vision.objectives.gather import equal_shares
 
 CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
@@ -114,6 +114,8 @@ class Method(pl.LightningModule, ABC):
 
     available_inputs: ClassVar[frozenset[str]] = frozenset({"labels", "indices", "features", "shallow"})
     """Required inputs of objectives that `objective_inputs` can give."""
+    pairs: ClassVar[tuple[PairSet, ...]] = get_args(PairSet)
+    """Supported ``pairs`` of objectives of the InfoNCE family; the first is used unless they set others."""
 
     features: tuple[Tensor, ...]
 
@@ -156,7 +158,10 @@ class Method(pl.LightningModule, ABC):
         self._lr: float | Tensor = 0.0
         self.objective = InfoNCE() if objective is None else objective
         contract = checked_objective(
-            self.objective, method=type(self).__name__, available=self.available_inputs
+            self.objective,
+            method=type(self).__name__,
+            available=self.available_inputs,
+            pairs=self.pairs,
         )
         self._contracts = (contract,)  # in a tuple, so that it is not registered as a submodule
         with self.seeded():
@@ -289,27 +294,24 @@ class Method(pl.LightningModule, ABC):
             batch_idx: position of the batch in the epoch.
         """
         batch = Batch.of(batch)
-        if self._graphed is None:
-            with equal_shares(self._equal_shares):
-                return checked_loss(
-                    self.loss(batch), method=type(self).__name__, objective=type(self.objective).__name__
-                )
-        loss = self._graphed(batch)
-        self.after_update()
-        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
-        progress.increment_ready()
-        progress.increment_completed()
-        schedule: Any = self.lr_schedulers()
-        if schedule is not None:
-            schedule.step()
-        return loss
+        if self._graphed is not None:
+            loss = self._graphed(batch)
+            self.after_update()
+            count_step(self)
+            return loss
+        with equal_shares(self._equal_shares):
+            return checked_loss(
+                self.loss(batch), method=type(self).__name__, objective=type(self.objective).__name__
+            )
 
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Layers]:
+    def validation_step(
+        self, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> dict[str, dict[str, Tensor]]:
         """Return the representations of a batch's plain images and, if it has views, of its two views."""
         batch = Batch.of(batch)
-        out = {"plain": self(batch.images)}
+        out = {"plain": self(batch.images)._asdict()}
         if batch.views is not None:
-            out["views"] = self(batch.views)
+            out["views"] = self(batch.views)._asdict()
         return out
 
     def configure_optimizers(self) -> Any:
@@ -389,21 +391,13 @@ class Method(pl.LightningModule, ABC):
 
     def on_train_epoch_start(self) -> None:
         """Set the epoch of the objective, and record the CUDA graph again if it may change the step."""
-        if self._graphed is not None and self._data is not None:
-            epoch = self.current_epoch
-            if self._data.training_views(epoch).size != self._data.training_views(epoch - 1).size:
-                self._graphed.forget(shapes=True)
-        custom = type(self._contract).set_epoch not in (Objective.set_epoch, Contrastive.set_epoch)
-        if self._graphed is None or custom or not isinstance(self._contract, Contrastive):
-            self._contract.set_epoch(self.current_epoch)
-            if self._graphed is not None and custom:
-                self._graphed.forget()
+        epoch, data = self.current_epoch, self._data
+        self._contract.set_epoch(epoch)
+        if self._graphed is None:
             return
-        # A rule that changes τ in place, as EpochRule does, changes that of the recorded step, and `before`.
-        positive = torch.linspace(-1, 1, 5, device=self.device)
-        before = self._contract.temperature(positive)
-        self._contract.set_epoch(self.current_epoch)
-        if not torch.equal(self._contract.temperature(positive), before):
+        if data is not None and data.training_views(epoch).size != data.training_views(epoch - 1).size:
+            self._graphed.forget(shapes=True)
+        elif self._contract.reads_epoch:
             self._graphed.forget()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
@@ -437,11 +431,9 @@ class Method(pl.LightningModule, ABC):
     @property
     def _data(self) -> ImageData | None:
         try:
-            trainer = self.trainer
+            return image_data(self.trainer)
         except RuntimeError:  # a plain loop has no trainer
             return None
-        data = getattr(trainer, "datamodule", None)  # Lightning sets it only if it is given one
-        return data if isinstance(data, ImageData) else None
 
     def _images_per_step(self) -> int:
         """Return the number of images per optimizer step, over all processes and accumulated batches.

@@ -9,7 +9,6 @@ from ssl_vision.data.images import Batch
 from ssl_vision.errors import InputError
 from ssl_vision.methods.momentum import MomentumMethod
 from ssl_vision.methods.outputs import View
-from ssl_vision.objectives import InfoNCE
 from ssl_vision.objectives.gather import gather, is_distributed
 from ssl_vision.objectives.logit_margin import normalize
 
@@ -74,7 +73,7 @@ class MoCo(MomentumMethod):
 
     Args:
         queue_size: number of keys in the queue, K.
-        objective: an objective of the logit margin with ``pairs="queue"``; `InfoNCE` by default.
+        objective: an objective of the InfoNCE family, except `SupCon`; `InfoNCE` by default.
         **options: those of `MomentumMethod` and `Method`.
 
     Attributes:
@@ -97,15 +96,14 @@ class MoCo(MomentumMethod):
     """
 
     available_inputs = frozenset({"negatives"})
-    pairs = "queue"
+    pairs = ("queue",)
 
-    def __init__(self, *, queue_size: int = 4096, objective: nn.Module | None = None, **options: Any) -> None:
-        objective = InfoNCE(pairs="queue") if objective is None else objective
-        super().__init__(objective=objective, **options)
+    def __init__(self, *, queue_size: int = 4096, **options: Any) -> None:
+        super().__init__(**options)
         if "negatives" not in self._contract.required_inputs:
             raise InputError(
-                f"MoCo requires an objective that uses a queue, unlike {type(self.objective).__name__}: add "
-                "--model.objective.pairs queue, or use an objective of the InfoNCE family"
+                f"MoCo requires an objective that uses a queue, unlike {type(self.objective).__name__}: use "
+                "one of the InfoNCE family"
             )
         if not 1 <= queue_size <= 2**24:
             raise InputError(f"queue_size must be between 1 and {2**24}, not {queue_size}")

@@ -15,9 +15,7 @@ from ssl_vision.encoders import floating_dtype
 from ssl_vision.errors import InputError
 from ssl_vision.methods.method import Method
 from ssl_vision.methods.outputs import View
-from ssl_vision.methods.projection import projection_head
-from ssl_vision.objectives import Contrastive
-from ssl_vision.objectives.contrastive import PairSet
+from ssl_vision.objectives import PairSet
 from ssl_vision.objectives.logit_margin import at_least_float32
 
 Schedule = Literal["constant", "cosine"]
@@ -43,19 +41,16 @@ class MomentumMethod(Method):
         momentum: decay m of the moving average, 0 to 1.
         momentum_schedule: ``"constant"``, or ``"cosine"`` from m to 1 over the run (Grill et al. 2020).
         symmetric: use both directions. The trained network then embeds both views, according to ``bn``.
-        predictor: pass queries through a second MLP, the predictor, which keys do not have (Chen et al. 2021,
-            MoCo v3). Its hidden layer has ``hidden_dim`` units and the BatchNorm of ``head_batch_norm``. This
-            BatchNorm uses the whole batch of one view, whatever ``bn`` and ``chunk_size`` are.
         **options: those of `Method`.
 
     Attributes:
         momentum_backbone: The encoder of the momentum network.
         momentum_head: Its projection head.
+        predictor: Network that the embeddings of queries pass and those of keys do not; an identity.
         key_embeddings: (N, ``output_dim``) embeddings of the keys of each view in the last training step.
 
     Raises:
-        InputError: momentum is not between 0 and 1, the schedule is unknown, or an objective of the InfoNCE
-            family has other pairs than ``"keys"`` and ``"queue"``; otherwise as `Method`.
+        InputError: momentum is not between 0 and 1, or the schedule is unknown; otherwise as `Method`.
 
     Example:
         >>> import torch
@@ -71,8 +66,7 @@ class MomentumMethod(Method):
     """
 
     available_inputs = frozenset({"labels"})
-    pairs: ClassVar[PairSet] = "keys"
-    """The ``pairs`` of objectives of the InfoNCE family that messages recommend."""
+    pairs: ClassVar[tuple[PairSet, ...]] = ("keys", "queue")
     key_embeddings: tuple[Tensor, ...]
 
     def __init__(
@@ -81,16 +75,9 @@ class MomentumMethod(Method):
         momentum: float = 0.99,
         momentum_schedule: Schedule = "constant",
         symmetric: bool = False,
-        predictor: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        contract = self._contract
-        if isinstance(contract, Contrastive) and contract.pairs not in ("keys", "queue"):
-            raise InputError(
-                f"{type(self).__name__} compares queries with keys, {type(contract).__name__} compares "
-                f"pairs '{contract.pairs}': add --model.objective.pairs {self.pairs}"
-            )
         if not 0 <= momentum <= 1:
             raise InputError(f"momentum must be between 0 and 1, not {momentum}")
         if momentum_schedule not in get_args(Schedule):
@@ -100,12 +87,7 @@ class MomentumMethod(Method):
         self._steps: float = math.inf
         self.momentum_backbone = copy.deepcopy(self.backbone).requires_grad_(False)
         self.momentum_head = copy.deepcopy(self.head).requires_grad_(False)
-        with self.seeded(1):
-            self.predictor: nn.Module = (
-                projection_head(self.output_dim, self.hidden_dim, self.output_dim, self.head_batch_norm)
-                if predictor
-                else nn.Identity()
-            )
+        self.predictor: nn.Module = nn.Identity()
 
     @abstractmethod
     def loss_of_direction(self, batch: Batch, query: View, key: View) -> Tensor:

@@ -4,9 +4,8 @@ from typing import Any, Literal
 
 from torch import nn
 
-from ssl_vision.errors import InputError
 from ssl_vision.methods.simclr import SimCLR
-from ssl_vision.objectives import Contrastive, DualTemperature
+from ssl_vision.objectives import DualTemperature
 
 
 class SimCo(SimCLR):
@@ -16,17 +15,16 @@ class SimCo(SimCLR):
     BatchNorm over each view.
 
     Args:
-        objective: `DualTemperature` with ``pairs="cross"`` by default.
+        objective: `DualTemperature` by default.
         bn: as in `Method`.
         **options: those of `Method`.
-
-    Raises:
-        InputError: the objective has negatives from both views.
 
     Example:
         >>> SimCo(seed=0).objective.pairs
         'cross'
     """
+
+    pairs = ("cross", "keys")
 
     def __init__(
         self,
@@ -35,11 +33,4 @@ class SimCo(SimCLR):
         bn: Literal["joint", "per_view"] = "per_view",
         **options: Any,
     ) -> None:
-        objective = DualTemperature(pairs="cross") if objective is None else objective
-        super().__init__(objective=objective, bn=bn, **options)
-        contract = self._contract
-        if isinstance(contract, Contrastive) and contract.pairs == "both":
-            raise InputError(
-                f"SimCo requires negatives from the other view, but {type(contract).__name__} also has "
-                "those of the anchor's own view: add --model.objective.pairs cross"
-            )
+        super().__init__(objective=DualTemperature() if objective is None else objective, bn=bn, **options)

@@ -13,14 +13,11 @@ from ssl_vision.objectives import DualTemperature
 class SimMoCo(MomentumMethod):
     """MoCo without a queue: the negatives are the other keys of the batch (Zhang et al. 2022).
 
-    The momentum network remains. With `DualTemperature`, the default, this is the paper's SimMoCo; with
-    ``predictor``, ``symmetric``, ``momentum_schedule="cosine"`` and `InfoNCE` it is MoCo v3 (Chen et al.
-    2021), up to that method's factor 4τ on the loss; for vision transformers, set ``head_layers=3``, too.
-    Objectives of the InfoNCE family need ``pairs="keys"``; other objectives of two views are accepted as they
-    are.
+    The momentum network remains. Objectives that are not of the InfoNCE family are called with queries and
+    keys as their two views.
 
     Args:
-        objective: called with queries and keys; `DualTemperature` with ``pairs="keys"`` by default.
+        objective: called with queries and keys; `DualTemperature` by default, as in the paper.
         **options: those of `MomentumMethod` and `Method`.
 
     Raises:
@@ -37,9 +34,7 @@ class SimMoCo(MomentumMethod):
     """
 
     def __init__(self, *, objective: nn.Module | None = None, **options: Any) -> None:
-        super().__init__(
-            objective=DualTemperature(pairs="keys") if objective is None else objective, **options
-        )
+        super().__init__(objective=DualTemperature() if objective is None else objective, **options)
 
     def loss_of_direction(self, batch: Batch, query: View, key: View) -> Tensor:
         """Compute the objective of queries and keys."""

@@ -1,6 +1,6 @@
 """The contrastive objective: a temperature rule, a margin loss and a selection of pairs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -13,7 +13,6 @@ from ssl_vision.objectives.margin_loss import Anchors, MarginLoss, Softmax
 from ssl_vision.objectives.objective import Objective
 from ssl_vision.objectives.queue import queue_logit_margin
 from ssl_vision.objectives.temperature import TemperatureRule, as_rule
-from ssl_vision.objectives.tiled import PAIRS
 
 PairSet = Literal["both", "cross", "keys", "queue"]
 """Sets of anchors and negatives; `Contrastive` describes them."""
@@ -29,14 +28,15 @@ class Contrastive(Objective):
 
     Args:
         temperature: temperature τ, a number or a rule.
-        weight: margin loss ℓ; the default is `Softmax`, which gives InfoNCE.
-        pairs: selection of anchors and negatives: ``"both"``, ``"cross"``, ``"keys"`` or ``"queue"``. With
-            ``"both"``, all 2N embeddings are anchors, and the 2N − 2 embeddings of other images are negatives
-            (SimCLR). With ``"cross"``, the negatives are the N − 1 of the other view. With ``"keys"`` and
-            ``"queue"``, only the N embeddings of view 1 are anchors. Those of view 2 are keys without a
-            gradient, and the anchor's own key is its positive. The negatives are the other N − 1 keys with
-            ``"keys"`` (SimMoCo, MoCo v3), and only ``negatives`` with ``"queue"`` (MoCo). For the symmetric
-            loss, call the objective again with the views exchanged.
+        margin_loss: margin loss ℓ; the default is `Softmax`, which gives InfoNCE.
+        pairs: selection of anchors and negatives: ``"both"``, ``"cross"``, ``"keys"`` or ``"queue"``. None
+            leaves it to the method, and is ``"both"`` without one. With ``"both"``, all 2N embeddings are
+            anchors, and the 2N − 2 embeddings of other images are negatives (SimCLR). With ``"cross"``, the
+            negatives are the N − 1 of the other view (SimCo). With ``"keys"`` and ``"queue"``, only the N
+            embeddings of view 1 are anchors. Those of view 2 are keys without a gradient, and the anchor's
+            own key is its positive. The negatives are the other N − 1 keys with ``"keys"`` (SimMoCo, MoCo
+            v3), and only ``negatives`` with ``"queue"`` (MoCo). For the symmetric loss, call the objective
+            again with the views exchanged.
         gather: use the embeddings of all processes of a process group as one batch. If False, each process
             uses only its own negatives, so that the objective depends on the number of processes.
 
@@ -51,27 +51,36 @@ class Contrastive(Objective):
         tensor(0.5514)
     """
 
-    supports_keys: ClassVar[bool] = True
-    margin_loss: ClassVar[type[MarginLoss]] = Softmax
-    """The default ``weight``."""
+    reads_epoch = False
+    supported_pairs: ClassVar[tuple[PairSet, ...]] = get_args(PairSet)
+    default_margin_loss: ClassVar[type[MarginLoss]] = Softmax
 
     def __init__(
         self,
         *,
         temperature: float | TemperatureRule = 0.1,
-        weight: MarginLoss | None = None,
-        pairs: PairSet = "both",
+        margin_loss: MarginLoss | None = None,
+        pairs: PairSet | None = None,
         gather: bool = True,
     ) -> None:
         super().__init__()
-        check_choice("pairs", pairs, get_args(PairSet) if self.supports_keys else PAIRS)
+        if pairs is not None:
+            check_choice("pairs", pairs, self.supported_pairs)
         self.temperature = as_rule(temperature)
-        self.weight = self.margin_loss() if weight is None else weight
-        self.pairs: PairSet = pairs
+        self.reads_epoch = self.reads_epoch or self.temperature.reads_epoch
+        self.margin_loss = self.default_margin_loss() if margin_loss is None else margin_loss
         self.gather = gather
-        if pairs == "queue":
-            self.required_inputs = ("negatives",)
+        self._given_pairs = pairs
+        self.use_pairs(self.supported_pairs)
         self._stats: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def use_pairs(self, accepted: Sequence[str]) -> None:
+        """Compare the first accepted pairs that the objective supports, unless the constructor set them."""
+        supported = sorted(set(self.supported_pairs).intersection(accepted), key=accepted.index)
+        self.pairs: PairSet = self._given_pairs or (supported or self.supported_pairs)[0]
+        if self.pairs not in accepted:
+            raise ValueError(f"pairs must be {' or '.join(accepted)}, not {self.pairs}")
+        self.required_inputs = ("negatives",) if self.pairs == "queue" else type(self).required_inputs
 
     def set_epoch(self, epoch: int) -> None:
         """Set the current epoch, counted from 0, of the temperature rule."""
@@ -156,7 +165,7 @@ class Contrastive(Objective):
             temperature=tau.repeat(len(positive) // len(tau)) if tau.ndim else tau,
             logit_margin_at=torch.no_grad()(logit_margin_at),
         )
-        losses: Tensor = self.weight(anchors)
+        losses: Tensor = self.margin_loss(anchors)
         return losses
 
     def anchor_weights(self) -> Tensor:

@@ -151,7 +151,7 @@ class ArcCon(InfoNCE):
         *,
         temperature: float | TemperatureRule = 0.1,
         angle: float = 10.0,
-        pairs: PairSet = "both",
+        pairs: PairSet | None = None,
         gather: bool = True,
     ) -> None:
         super().__init__(temperature=temperature, pairs=pairs, gather=gather)

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ssl_vision.objectives.arguments import check_positive
+
 
 class Anchors(NamedTuple):
     """Inputs of a margin loss: A anchors, those of view 1 first.
@@ -59,7 +61,7 @@ class MarginLoss(nn.Module):
         >>> class Squared(MarginLoss):
         ...     def forward(self, anchors):
         ...         return anchors.logit_margin.clamp(min=0).square()
-        >>> Contrastive(temperature=1.0, weight=Squared())(torch.eye(4), torch.eye(4))
+        >>> Contrastive(temperature=1.0, margin_loss=Squared())(torch.eye(4), torch.eye(4))
         tensor(0.6269)
     """
 
@@ -72,7 +74,7 @@ class Softmax(MarginLoss):
     """InfoNCE: value softplus(d), weight W = sigmoid(d).
 
     Example:
-        >>> Contrastive(temperature=1.0, weight=Softmax())(torch.eye(4), torch.eye(4))
+        >>> Contrastive(temperature=1.0, margin_loss=Softmax())(torch.eye(4), torch.eye(4))
         tensor(1.1654)
     """
 
@@ -85,7 +87,7 @@ class Decoupled(MarginLoss):
     """DCL: value d, weight 1. The value has no lower bound.
 
     Example:
-        >>> Contrastive(temperature=1.0, weight=Decoupled())(torch.eye(4), torch.eye(4))
+        >>> Contrastive(temperature=1.0, margin_loss=Decoupled())(torch.eye(4), torch.eye(4))
         tensor(0.7918)
     """
 
@@ -98,7 +100,7 @@ class Clipped(MarginLoss):
     """DCL⁺: value max(0, d), weight 1 where d > 0, else 0.
 
     Example:
-        >>> Contrastive(temperature=0.1, weight=Clipped())(torch.eye(4), torch.eye(4))
+        >>> Contrastive(temperature=0.1, margin_loss=Clipped())(torch.eye(4), torch.eye(4))
         tensor(0.)
     """
 
@@ -111,7 +113,7 @@ class Flat(MarginLoss):
     """FlatNCE: value exp(d − sg d) = 1, weight 1.
 
     Example:
-        >>> Contrastive(weight=Flat())(torch.eye(4), torch.eye(4))
+        >>> Contrastive(margin_loss=Flat())(torch.eye(4), torch.eye(4))
         tensor(1.)
     """
 
@@ -125,7 +127,7 @@ class Reweighted(MarginLoss):
     """MACL: value softplus(d) / sg W, weight 1 (MACL paper, Eq. 14).
 
     Example:
-        >>> Contrastive(temperature=1.0, weight=Reweighted())(torch.eye(4), torch.eye(4))
+        >>> Contrastive(temperature=1.0, margin_loss=Reweighted())(torch.eye(4), torch.eye(4))
         tensor(1.6934)
     """
 
@@ -140,7 +142,7 @@ class ReweightedByAlignment(MarginLoss):
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # s⁺ = 1, hence the value of Reweighted
-        >>> Contrastive(temperature=1.0, weight=ReweightedByAlignment())(z1, z2)
+        >>> Contrastive(temperature=1.0, margin_loss=ReweightedByAlignment())(z1, z2)
         tensor(1.6934)
     """
 
@@ -160,17 +162,16 @@ class AtTemperature(MarginLoss):
         temperature: temperature τ_β > 0.
 
     Raises:
-        ValueError: ``temperature`` is not positive.
+        ValueError: ``temperature`` is not positive and finite.
 
     Example:
-        >>> Contrastive(temperature=0.1, weight=AtTemperature(1.0))(torch.eye(4), torch.eye(4))
+        >>> Contrastive(temperature=0.1, margin_loss=AtTemperature(1.0))(torch.eye(4), torch.eye(4))
         tensor(0.6883)
     """
 
     def __init__(self, temperature: float = 1.0) -> None:
         super().__init__()
-        if not temperature > 0:
-            raise ValueError(f"temperature must be positive, got {temperature}")
+        check_positive("temperature", temperature)
         self.temperature = temperature
 
     def forward(self, anchors: Anchors) -> Tensor:
@@ -191,18 +192,17 @@ class VonMisesFisher(MarginLoss):
         sigma: concentration σ > 0 of the weight.
 
     Raises:
-        ValueError: ``sigma`` is not positive.
+        ValueError: ``sigma`` is not positive and finite.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # all s⁺ are equal, hence w = 1
-        >>> Contrastive(temperature=1.0, weight=VonMisesFisher(0.5))(z1, z2)
+        >>> Contrastive(temperature=1.0, margin_loss=VonMisesFisher(0.5))(z1, z2)
         tensor(0.7918)
     """
 
     def __init__(self, sigma: float = 0.5) -> None:
         super().__init__()
-        if not sigma > 0:
-            raise ValueError(f"sigma must be positive, got {sigma}")
+        check_positive("sigma", sigma)
         self.sigma = sigma
 
     def forward(self, anchors: Anchors) -> Tensor:

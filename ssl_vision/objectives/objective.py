@@ -1,6 +1,6 @@
 """Base class of objectives: the interface for methods, callbacks and other objectives."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,8 @@ class Objective(nn.Module):
         gather: True if the objective itself gathers the embeddings of all processes into one batch, as all
             objectives of this package and subclasses of `TwoViews` do. The methods do not gather: with False,
             each process computes the loss of its own batch, and training on several processes warns.
+        reads_epoch: True if `set_epoch` changes Python values that the loss reads, so that a step recorded as
+            a CUDA graph must be recorded again in each epoch. Tensors that it changes in place do not count.
 
     Example:
         >>> class Attraction(Objective):
@@ -40,11 +42,22 @@ class Objective(nn.Module):
 
     required_inputs: tuple[str, ...] = ()
     gather: bool = False
+    reads_epoch: bool = True
 
     @property
     def embedding_objective(self) -> "Objective":
         """The objective itself, or the objective of embeddings that it extends."""
         return self
+
+    def use_pairs(self, accepted: Sequence[str]) -> None:
+        """Compare the pairs of a method, which is called once before training.
+
+        Args:
+            accepted: values of ``pairs`` that the method supports, its default first.
+
+        Raises:
+            ValueError: the objective compares other pairs.
+        """
 
     def prepare(self, *, images: int | None, embeddings: int, features: int, shallow: int | None) -> None:
         """Prepare for training, before the optimizer is created and the module is moved to a device.
@@ -79,6 +92,8 @@ class PlainObjective(Objective):
     Args:
         loss: module that maps the embeddings of both views to a scalar.
     """
+
+    reads_epoch = False
 
     def __init__(self, loss: nn.Module) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ class _Preset(Contrastive):
     """An objective whose margin loss is fixed by its class."""
 
     def __init__(
-        self, *, temperature: float | TemperatureRule = 0.1, pairs: PairSet = "both", gather: bool = True
+        self, *, temperature: float | TemperatureRule = 0.1, pairs: PairSet | None = None, gather: bool = True
     ) -> None:
         super().__init__(temperature=temperature, pairs=pairs, gather=gather)
 
@@ -71,7 +71,7 @@ class DCL(_Preset):
         tensor(0.7918)
     """
 
-    margin_loss = Decoupled
+    default_margin_loss = Decoupled
 
 
 class DCLPlus(_Preset):
@@ -93,7 +93,7 @@ class DCLPlus(_Preset):
         tensor(0.)
     """
 
-    margin_loss = Clipped
+    default_margin_loss = Clipped
 
 
 class FlatNCE(_Preset):
@@ -115,7 +115,7 @@ class FlatNCE(_Preset):
         tensor(1.)
     """
 
-    margin_loss = Flat
+    default_margin_loss = Flat
 
 
 class DCLW(Contrastive):
@@ -143,10 +143,11 @@ class DCLW(Contrastive):
         *,
         temperature: float | TemperatureRule = 0.1,
         sigma: float = 0.5,
-        pairs: PairSet = "both",
+        pairs: PairSet | None = None,
         gather: bool = True,
     ) -> None:
-        super().__init__(temperature=temperature, weight=VonMisesFisher(sigma), pairs=pairs, gather=gather)
+        margin_loss = VonMisesFisher(sigma)
+        super().__init__(temperature=temperature, margin_loss=margin_loss, pairs=pairs, gather=gather)
 
 
 class DualTemperature(Contrastive):
@@ -174,11 +175,11 @@ class DualTemperature(Contrastive):
         *,
         temperature: float | TemperatureRule = 0.1,
         outer_temperature: float = 1.0,
-        pairs: PairSet = "both",
+        pairs: PairSet | None = None,
         gather: bool = True,
     ) -> None:
-        weight = AtTemperature(outer_temperature)
-        super().__init__(temperature=temperature, weight=weight, pairs=pairs, gather=gather)
+        margin_loss = AtTemperature(outer_temperature)
+        super().__init__(temperature=temperature, margin_loss=margin_loss, pairs=pairs, gather=gather)
 
 
 class MACL(Contrastive):
@@ -205,10 +206,15 @@ class MACL(Contrastive):
         tensor(0.2000)
     """
 
-    margin_loss: ClassVar[type[MarginLoss]] = Reweighted
+    default_margin_loss: ClassVar[type[MarginLoss]] = Reweighted
 
     def __init__(
-        self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: PairSet = "both", gather: bool = True
+        self,
+        *,
+        temperature: float = 0.1,
+        alpha: float = 2.0,
+        pairs: PairSet | None = None,
+        gather: bool = True,
     ) -> None:
         super().__init__(temperature=AlignmentExponential(temperature, alpha), pairs=pairs, gather=gather)
 
@@ -231,7 +237,7 @@ class MACLc(MACL):
         tensor(1.0199)
     """
 
-    margin_loss = ReweightedByAlignment
+    default_margin_loss = ReweightedByAlignment
 
 
 class AdaptiveInfoNCE(MACL):
@@ -252,7 +258,7 @@ class AdaptiveInfoNCE(MACL):
         tensor(True)
     """
 
-    margin_loss = Softmax
+    default_margin_loss = Softmax
 
 
 class MACLb(Contrastive):
@@ -277,7 +283,7 @@ class MACLb(Contrastive):
         tensor(0.1500)
     """
 
-    margin_loss = Reweighted
+    default_margin_loss = Reweighted
 
     def __init__(
         self,
@@ -285,7 +291,7 @@ class MACLb(Contrastive):
         temperature: float = 0.1,
         beta: float = 0.5,
         minimum: float = 0.01,
-        pairs: PairSet = "both",
+        pairs: PairSet | None = None,
         gather: bool = True,
     ) -> None:
         rule = AlignmentLinear(temperature, beta, minimum=minimum)
@@ -315,7 +321,7 @@ class MACLICML(Contrastive):
         tensor(0.1000)
     """
 
-    margin_loss = Reweighted
+    default_margin_loss = Reweighted
 
     def __init__(
         self,
@@ -324,7 +330,7 @@ class MACLICML(Contrastive):
         beta: float = 0.5,
         threshold: float = 0.0,
         minimum: float = 0.01,
-        pairs: PairSet = "both",
+        pairs: PairSet | None = None,
         gather: bool = True,
     ) -> None:
         rule = AlignmentLinear(temperature, beta, threshold, minimum)

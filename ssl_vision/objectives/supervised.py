@@ -6,7 +6,7 @@ from torch import Tensor
 from ssl_vision.objectives.contrastive import Contrastive
 from ssl_vision.objectives.gather import gather, is_distributed
 from ssl_vision.objectives.logit_margin import autocast_disabled, dense, is_dense, per_anchor, positives
-from ssl_vision.objectives.tiled import NEVER, Exclude, Pairs, tiled
+from ssl_vision.objectives.tiled import NEVER, PAIRS, Exclude, Pairs, tiled
 
 
 class SupCon(Contrastive):
@@ -19,15 +19,15 @@ class SupCon(Contrastive):
         L_i = softplus(d_i) + [ log Σ_{P(i)} exp(s/τ) − mean_{P(i)} s/τ ]
 
     where the bracket is ≥ log |P(i)|, and 0 for a single positive. If all labels differ, the loss is InfoNCE.
-    Another ``weight`` replaces softplus; with ``Decoupled``, the sum is over negatives only. For an anchor
-    without negatives, the first term is 0. Temperature rules and ``statistics`` use the mean similarity of an
-    anchor's positives.
+    Another ``margin_loss`` replaces softplus; with ``Decoupled``, the sum is over negatives only. For an
+    anchor without negatives, the first term is 0. Temperature rules and ``statistics`` use the mean
+    similarity of an anchor's positives.
 
     It is called with labels, so it is an upper reference for self-supervised objectives.
 
     Args:
         temperature: temperature τ, a number or a temperature rule.
-        weight: margin loss; the default is softplus.
+        margin_loss: margin loss; the default is softplus.
         pairs: selection of positives and negatives, ``"both"`` or ``"cross"``.
         gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
@@ -38,7 +38,7 @@ class SupCon(Contrastive):
     """
 
     required_inputs = ("labels",)
-    supports_keys = False
+    supported_pairs = PAIRS
 
     def forward(
         self,

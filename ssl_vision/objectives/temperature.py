@@ -31,6 +31,10 @@ def _require_temperature(name: str, value: float) -> None:
 class TemperatureRule(nn.Module):
     """Base class of rules that compute τ from the batch's positive similarities and the epoch.
 
+    Attributes:
+        reads_epoch: False if τ does not depend on the Python number ``epoch``, so that a step recorded as a
+            CUDA graph is not recorded again in each epoch.
+
     Example:
         >>> class Halved(TemperatureRule):
         ...     def forward(self, positive):
@@ -43,6 +47,7 @@ class TemperatureRule(nn.Module):
     """
 
     epoch: int = 0
+    reads_epoch: bool = True
 
     def set_epoch(self, epoch: int) -> None:
         """Set the current epoch, counted from 0."""
@@ -74,6 +79,8 @@ class Constant(TemperatureRule):
         tensor(0.2000)
     """
 
+    reads_epoch = False
+
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
         _require_temperature("temperature", temperature)
@@ -99,6 +106,7 @@ class EpochRule(TemperatureRule):
         tensor(0.1000)
     """
 
+    reads_epoch = False
     _tau: Tensor | None = None
 
     def at(self, epoch: int) -> float:
@@ -192,6 +200,8 @@ class AlignmentRule(TemperatureRule):
         tensor(0.1250)
     """
 
+    reads_epoch = False
+
     def at(self, alignment: Tensor) -> Tensor:
         """Compute τ at alignments in [−1, 1], of any shape."""
         raise NotImplementedError
@@ -279,6 +289,8 @@ class PerAnchor(TemperatureRule):
         tensor([0.1000, 0.1500])
     """
 
+    reads_epoch = False
+
     def __init__(self, rule: AlignmentRule) -> None:
         super().__init__()
         self.rule = rule
@@ -308,6 +320,8 @@ class Learnable(TemperatureRule):
         >>> rule.log_temperature.requires_grad
         True
     """
+
+    reads_epoch = False
 
     def __init__(self, temperature: float = 0.1, minimum: float = 0.01, maximum: float = 1.0) -> None:
         super().__init__()

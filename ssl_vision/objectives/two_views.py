@@ -27,6 +27,8 @@ class TwoViews(Objective):
         {'distance': tensor(2.)}
     """
 
+    reads_epoch = False
+
     def __init__(self, *, gather: bool = True) -> None:
         super().__init__()
         self.gather = gather

@@ -190,7 +190,7 @@ def described(objective: Objective, positive: Tensor) -> dict[str, Any] | None:
             return margins.detach()
 
         margins, similarities = margins.clone().requires_grad_(), similarities.clone().requires_grad_()
-        losses = objective.weight(Anchors(margins, similarities, tau, margin_at))
+        losses = objective.margin_loss(Anchors(margins, similarities, tau, margin_at))
         by_margin, pull = torch.autograd.grad(losses.sum(), (margins, similarities), allow_unused=True)
         pulls.append(pull)
         return by_margin

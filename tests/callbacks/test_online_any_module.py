@@ -23,17 +23,18 @@ class PlainModule(pl.LightningModule):
     def training_step(self, batch, batch_idx):
         first, second, labels = batch
         x, y = self.backbone(first), self.backbone(second)
-        self.recorded.append((torch.cat([x, y]).detach(), labels.repeat(2)))
+        self.features = x.detach(), y.detach()
+        self.recorded.append((torch.cat(self.features), labels.repeat(2)))
         return (self.head(x) - self.head(y)).square().mean()
 
     def validation_step(self, batch, batch_idx):
-        self.backbone(batch[0])
+        return {"plain": {"backbone": self.backbone(batch[0])}}
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-class WithoutEncoder(PlainModule):
+class WithoutFeatures(PlainModule):
     def training_step(self, batch, batch_idx):
         return self.head(torch.ones(1, WIDTH)).mean()
 
@@ -57,10 +58,10 @@ def fit(module, probe, folder, *, data=None, epochs=2, ckpt_path=None):
 
 
 def backbone_probe(**options):
-    return OnlineProbe(lr=0.3, encoder="backbone", num_classes=3, labels=2, **options)
+    return OnlineProbe(lr=0.3, num_classes=3, labels=2, **options)
 
 
-def test_online_probe_matches_sgd_on_encoder_outputs(tmp_path):
+def test_online_probe_matches_sgd_on_features_of_module(tmp_path):
     module, probe = PlainModule(), backbone_probe()
     trainer = fit(module, probe, tmp_path)
     layer = nn.Linear(WIDTH, 3)
@@ -77,7 +78,6 @@ def test_online_probe_matches_sgd_on_encoder_outputs(tmp_path):
     with torch.no_grad():
         correct = layer(module.eval().backbone(images)).argmax(1) == labels
     assert trainer.logged_metrics["val/online_top1"] == pytest.approx(float(correct.float().mean()))
-    assert not module.backbone._forward_hooks  # removed when training ends
 
 
 def test_online_probe_does_not_change_training_and_resumes(tmp_path):
@@ -120,7 +120,7 @@ def test_online_accuracy_ignores_unlabelled_images(tmp_path, labelled, expected)
             nn.init.zeros_(self.layer.bias)  # argmax is class 0
 
     labels = torch.where(torch.arange(16) < labelled, 0, -1)
-    probe = AlwaysFirst(encoder="backbone", num_classes=3, labels=2)
+    probe = AlwaysFirst(num_classes=3, labels=2)
     trainer = fit(PlainModule(), probe, tmp_path, data=loaders(labels), epochs=1)
     assert trainer.callback_metrics.get("val/online_top1") == expected
     if labelled != 4:  # the last batch has no label
@@ -141,17 +141,15 @@ def test_online_probe_of_second_fit_starts_from_its_checkpoint(tmp_path):
 @pytest.mark.parametrize(
     ("module", "options", "message"),
     [
-        (PlainModule, {"encoder": "encoder"}, "PlainModule has no submodule 'encoder'"),
-        (PlainModule, {"labels": 3}, "the batch has no labels at 3"),
-        (PlainModule, {"labels": "y"}, "the batch has no labels at 'y'"),
-        (PlainModule, {"labels": 0}, r"features do not match labels \(8, 3, 32, 32\)"),
-        (PlainModule, {"encoder": "backbone.layer1"}, r"must return features of shape \(N, F\)"),
-        (PlainModule, {"encoder": None}, "OnlineProbe requires encoder, the submodule path in PlainModule"),
-        (WithoutEncoder, {}, "the training step did not call backbone"),
+        (PlainModule, {"labels": 3}, "a batch must have labels at 3"),
+        (PlainModule, {"labels": "y"}, "a batch must have labels at 'y'"),
+        (PlainModule, {"labels": 0}, r"do not match labels \(8, 3, 32, 32\)"),
+        (PlainModule, {"num_classes": None}, "num_classes is missing"),
+        (WithoutFeatures, {}, "WithoutFeatures.training_step must set features"),
     ],
 )
-def test_unusable_encoder_or_labels_raise_input_error(module, options, message, tmp_path):
-    options = {"encoder": "backbone", "num_classes": 3, "labels": 2} | options
+def test_unusable_features_or_labels_raise_input_error(module, options, message, tmp_path):
+    options = {"num_classes": 3, "labels": 2} | options
     with pytest.raises(InputError, match=message):
         fit(module(), OnlineProbe(**options), tmp_path)
 
@@ -170,8 +168,3 @@ def test_unlabelled_images_are_ignored(tmp_path):
     bias = probe.layer.bias.tolist()
     assert bias[0] > 0 > bias[1]
     assert bias[1] == pytest.approx(bias[2])  # neither class occurs
-
-
-def test_encoder_without_num_classes_raises_value_error():
-    with pytest.raises(ValueError, match="num_classes is required with encoder"):
-        OnlineProbe(encoder="backbone")

@@ -450,7 +450,7 @@ def test_changing_class_keeps_only_options_of_new_class(tmp_path):
     ]
     assert objective == {
         "class_path": "ssl_vision.objectives.DCL",
-        "init_args": {"temperature": 0.1, "pairs": "both", "gather": True},
+        "init_args": {"temperature": 0.1, "pairs": None, "gather": True},
     }  # fmt: skip
 
 

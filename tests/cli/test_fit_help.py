@@ -53,7 +53,8 @@ def parsed(monkeypatch, tmp_path):
 
 def test_defaults_in_help_match_parser(parsed):
     default = parsed("--name=null")
-    options = [f"--{name}={option.default}" for name, option in LISTED.items() if name != "config"]
+    left_out = {"config", "model.objective.pairs"}  # jsonargparse takes no null for a class in a class
+    options = [f"--{name}={option.default}" for name, option in LISTED.items() if name not in left_out]
     assert parsed(*options) == default
     other = parsed("--data.views.blur=0.25", "--model.optimizer.lr=0.01", "--trainer.devices=1")
     assert all(other[key] != default[key] for key in ("data", "model", "trainer"))
@@ -196,7 +197,7 @@ def test_help_of_user_class_lists_own_and_inherited_options(tmp_path, monkeypatc
     printed = capsys.readouterr().out
     assert "--model.objective.edge 3" in printed
     assert "How sharp. [int]" in printed
-    assert "--model.objective.pairs both" in printed
+    assert "--model.objective.pairs null" in printed
 
 
 def test_misspelt_class_in_help_gets_suggestion():
@@ -241,7 +242,7 @@ def test_closest_option_knows_names_of_other_programs(option, meant):
     [
         ("--lr=3", "there is no option --lr, did you mean --model.optimizer.lr?"),
         ("--model.lr=3", "model: SimCLR has no option 'lr', did you mean --model.optimizer.lr?"),
-        ("--model=BYOL", "model: no class named BYOL; available: MoCo, SimCLR, SimCo, SimMoCo"),
+        ("--model=BYOL", "model: no class named BYOL; available: MoCo, MoCoV3, SimCLR, SimCo, SimMoCo"),
         (
             "--model.objective=BYOL",
             "model.objective: no class named BYOL; ssl-vision list objectives lists them",

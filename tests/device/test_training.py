@@ -201,10 +201,7 @@ def without_compiler() -> dict[str, Any]:
 def method_options(name: str) -> dict[str, Any]:
     """Return the method of a file in configs/method and its options."""
     model = yaml.safe_load((CONFIGS / "method" / f"{name}.yaml").read_text())["model"]
-    options = model["init_args"]
-    return options | {
-        "method": model["class_path"], "objective": o.InfoNCE(**options["objective"]["init_args"])
-    }  # fmt: skip
+    return model.get("init_args", {}) | {"method": model["class_path"], "objective": o.InfoNCE()}
 
 
 LONG = (*OTHERS, *COMPILED, *GRAPHS, NO_COMPILER)

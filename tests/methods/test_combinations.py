@@ -17,10 +17,13 @@ QUEUED = {
 """Objectives whose negatives can come from a queue."""
 
 NO_KEYS = {
-    "supcon": "pairs must be 'both' or 'cross', got 'keys'",
-    "reclaim": "RECLAIM needs features, indices, which SimMoCo does not have",
+    "supcon": "pairs must be keys or queue, not both",
+    "reclaim": "RECLAIM needs features, indices, which {} does not have",
 }
 """Objectives that need a gradient in both views, or the features of both."""
+
+CLASSES = {"moco_v3": "MoCoV3", "simmoco": "SimMoCo"}
+"""Methods whose negatives are the keys of the batch."""
 
 SAMPLE = {
     ("moco_v2", "macl"), ("moco_v3", "infonce"), ("moco_v3", "vicreg"), ("simmoco", "dual_temperature"),
@@ -32,9 +35,11 @@ def expected_error(method, objective):
     if method == "moco_v2" and objective not in QUEUED:
         return {
             "reclaim": "RECLAIM needs features, indices, labels, which MoCo does not have",
-            "supcon": "pairs must be 'both' or 'cross', got 'queue'",
-        }.get(objective, "add --model.objective.pairs queue, or use an objective of the InfoNCE family")
-    return NO_KEYS.get(objective) if method in ("moco_v3", "simmoco") else None
+            "supcon": "SupCon in MoCo: pairs must be queue, not both",
+        }.get(objective, "use one of the InfoNCE family")
+    if method not in CLASSES or objective not in NO_KEYS:
+        return None
+    return NO_KEYS[objective].format(CLASSES[method])
 
 
 def fit(method, objective, tmp_path, *options):

@@ -16,7 +16,7 @@ from ssl_vision.data import Batch
 from ssl_vision.encoders import ResNet
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
-from ssl_vision.methods import MoCo, SimCo, SimMoCo
+from ssl_vision.methods import MoCo, MoCoV3, SimCo, SimMoCo
 from ssl_vision.methods.moco import KeyQueue
 from ssl_vision.runs.checkpoint import read_checkpoint
 
@@ -82,12 +82,14 @@ def test_bfloat16_network_has_keys_of_its_momentum_network(options):
     half.loss(Batch(images, batch.labels, batch.indices, images)).backward()
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
-@pytest.mark.parametrize("cls", [MoCo, SimMoCo])
+@pytest.mark.parametrize(
+    ("cls", "symmetric"), [(MoCo, False), (MoCo, True), (SimMoCo, False), (SimMoCo, True), (MoCoV3, True)]
+)
 def test_three_steps_match_plain_loop(cls, symmetric):
     """Networks, momentum networks and the queue are compared in float64."""
-    options = {"queue_size": 10} if cls is MoCo else {}
-    method = small(cls, momentum=0.9, symmetric=symmetric, predictor=symmetric, **options).double()
+    v3 = {"objective": o.DualTemperature(), "momentum_schedule": "constant", "bn": "joint"}
+    options = {MoCo: {"queue_size": 10}, MoCoV3: v3}.get(cls, {})
+    method = small(cls, momentum=0.9, symmetric=symmetric, **options).double()
     backbone, head, predictor = (copy.deepcopy(m) for m in (method.backbone, method.head, method.predictor))
     slow_backbone, slow_head = copy.deepcopy(backbone), copy.deepcopy(head)
     queue = list(F.normalize(method.queue.keys, dim=1)) if cls is MoCo else []
@@ -180,10 +182,9 @@ def test_queue_holds_latest_keys_in_order(size):
         torch.testing.assert_close(in_order, torch.stack(expected))
 
 
-def test_simco_refuses_negatives_of_both_views():
-    assert SimCo(objective=o.InfoNCE(pairs="cross"), seed=0).bn == "per_view"
-    with pytest.raises(InputError, match=r"SimCo requires negatives from the other view, but InfoNCE also"):
-        SimCo(objective=o.InfoNCE())
+def test_simco_compares_views_separately_without_negatives_of_own_view():
+    method = small(SimCo, objective=o.InfoNCE())
+    assert (method.bn, method.objective.pairs) == ("per_view", "cross")
 
 
 def test_nonfinite_keys_are_not_queued():
@@ -228,9 +229,9 @@ def test_chunks_do_not_change_gradients_with_fixed_batchnorm(cls, symmetric):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: small(MoCo, objective=o.InfoNCE()), "InfoNCE .* 'both': add --model.objective.pairs queue"),
-        (lambda: small(MoCo, objective=o.DCL(pairs="keys")), "add --model.objective.pairs queue, or use"),
-        (lambda: small(SimMoCo, objective=o.DCL()), "DCL .* 'both': add --model.objective.pairs keys"),
+        (lambda: small(MoCo, objective=o.InfoNCE(pairs="both")), "InfoNCE in MoCo: pairs .* queue, not both"),
+        (lambda: small(SimMoCo, objective=o.SupCon()), "SupCon in SimMoCo: .* keys or queue, not both"),
+        (lambda: small(SimCo, objective=o.DCL(pairs="both")), "DCL in SimCo: .* cross or keys, not both"),
         (lambda: small(MoCo, objective=o.BarlowTwins()), "uses a queue, unlike BarlowTwins"),
         (lambda: small(SimMoCo, objective=o.InfoNCE(pairs="queue")), "which SimMoCo does not have"),
         (lambda: small(SimMoCo, objective=o.RECLAIM()), "needs .*, which SimMoCo does not have"),
@@ -249,16 +250,14 @@ def fit(name, *options):
     return read_checkpoint(f"runs/{name}").state
 
 
-MOCO = ["--model=MoCo", "--model.objective.pairs=queue", "--model.queue_size=40"]
+MOCO = ["--model=MoCo", "--model.objective=MACL", "--model.queue_size=40"]
 CASES = {
     "moco": [*MOCO, "--model.symmetric=true", "--model.optimizer.schedule=cosine"],
     "moco, cosine momentum, accumulated": [
         *MOCO, "--model.momentum_schedule=cosine", "--trainer.accumulate_grad_batches=2",
     ],
-    "simmoco": ["--model=SimMoCo", "--model.objective=DualTemperature", "--model.objective.pairs=keys"],
-    "simmoco with a predictor": [
-        "--model=SimMoCo", "--model.objective.pairs=keys", "--model.predictor=true", "--online_probe=true",
-    ],
+    "simmoco": ["--model=SimMoCo", "--model.objective=DualTemperature"],
+    "moco v3": ["--model=MoCoV3", "--online_probe=true"],
 }  # fmt: skip
 
 
@@ -289,16 +288,14 @@ def test_cosine_momentum_follows_schedule(tmp_path, monkeypatch):
         return momenta[-1]
 
     monkeypatch.setattr(SimMoCo, "_momentum_of_step", recording)
-    keys = ["--model=SimMoCo", "--model.objective.pairs=keys"]
-    fit("run", *keys, "--model.momentum_schedule=cosine", "--model.momentum=0.9")
+    fit("run", "--model=SimMoCo", "--model.momentum_schedule=cosine", "--model.momentum=0.9")
     assert momenta == pytest.approx([1 - 0.1 * (math.cos(math.pi * t / 8) + 1) / 2 for t in range(8)])
 
 
 def test_initial_checkpoint_sets_momentum_network(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = fit("first", "--trainer.max_epochs=1")
-    keys = ["--model=SimMoCo", "--model.objective.pairs=keys"]
-    options = [*keys, "--model.momentum=1.0", "--initial_checkpoint=runs/first"]
+    options = ["--model=SimMoCo", "--model.momentum=1.0", "--initial_checkpoint=runs/first"]
     second = fit("second", *options, "--trainer.max_epochs=1", "--seed_everything=5")
     for name, value in first.items():
         if name.startswith(("backbone.", "head.")) and name.endswith("weight"):

@@ -11,14 +11,14 @@ from torch.nn.parallel import DistributedDataParallel
 from ssl_vision import objectives as o
 from ssl_vision.data import Batch
 from ssl_vision.encoders import ModuleEncoder
-from ssl_vision.methods import MoCo, SimCo, SimMoCo
+from ssl_vision.methods import MoCo, MoCoV3, SimCo
 from ssl_vision.methods.method import Method
 
 N, STEPS = 8, 4
 METHODS = {
-    "moco": (MoCo, {"queue_size": 20, "symmetric": True, "objective": o.MACL(pairs="queue")}),
-    "moco with a short queue": (MoCo, {"queue_size": 5, "objective": o.DCL(pairs="queue")}),
-    "simmoco": (SimMoCo, {"symmetric": True, "predictor": True}),
+    "moco": (MoCo, {"queue_size": 20, "symmetric": True, "objective": o.MACL()}),
+    "moco with a short queue": (MoCo, {"queue_size": 5, "objective": o.DCL()}),
+    "moco_v3": (MoCoV3, {"objective": o.DualTemperature(), "momentum_schedule": "constant", "bn": "joint"}),
     "simco": (SimCo, {}),
 }
 

@@ -117,7 +117,7 @@ def fit(tmp_path, name, *options):
 
 
 def test_frozen_parts_keep_their_weights_and_the_others_train(tmp_path, capsys):
-    one_epoch = ["--trainer.max_epochs=1", "--model=SimMoCo", "--model.objective.pairs=keys"]
+    one_epoch = ["--trainer.max_epochs=1", "--model=SimMoCo"]
     layers = ["--model.optimizer.layer_decay=0.8", "--model.optimizer.exclude_bias_and_norm=true"]
     frozen = "--model.optimizer.freeze=[backbone.conv1, backbone.layer1]"
     assert fit(tmp_path, "a", *one_epoch, *layers, frozen, "--model.optimizer.schedule=cosine") == 0

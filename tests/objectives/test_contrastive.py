@@ -95,7 +95,8 @@ def test_learnable_temperature_is_saved_trained_and_bounded():
 
 
 def test_contrastive_with_parts_of_preset_equals_preset():
-    combination = o.Contrastive(temperature=o.AlignmentLinear(0.1, 0.5), weight=o.Reweighted(), pairs="cross")
+    rule = o.AlignmentLinear(0.1, 0.5)
+    combination = o.Contrastive(temperature=rule, margin_loss=o.Reweighted(), pairs="cross")
     torch.testing.assert_close(combination(Z1, Z2), o.MACLb(pairs="cross")(Z1, Z2))
     torch.testing.assert_close(o.Contrastive()(Z1, Z2), o.InfoNCE()(Z1, Z2))
 

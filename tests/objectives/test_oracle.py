@@ -151,7 +151,7 @@ def test_preset_matches_loop_reference(name, pairs):
 def test_any_weight_with_any_temperature_rule_matches_loop_reference(weight, rule, pairs):
     make_weight, loss_of = WEIGHTS[weight]
     make_rule, taus_of = RULES[rule]
-    objective = o.Contrastive(temperature=make_rule(), weight=make_weight(), pairs=pairs)
+    objective = o.Contrastive(temperature=make_rule(), margin_loss=make_weight(), pairs=pairs)
     objective.set_epoch(3)
     assert_matches(objective, taus_of, loss_of, pairs)
 

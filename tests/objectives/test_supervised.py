@@ -44,7 +44,7 @@ def loop_loss(z1, z2, labels, tau, pairs, decoupled=False):
 def test_supcon_value_and_gradient_match_definition(monkeypatch, decoupled, pairs, tau, dense):
     monkeypatch.setattr(margin_module, "DENSE", dense)
     z1, z2 = views()
-    objective = o.SupCon(temperature=tau, pairs=pairs, weight=o.Decoupled() if decoupled else None)
+    objective = o.SupCon(temperature=tau, pairs=pairs, margin_loss=o.Decoupled() if decoupled else None)
     loss, want = objective(z1, z2, LABELS), loop_loss(z1, z2, LABELS, tau, pairs, decoupled)
     torch.testing.assert_close(loss, want, rtol=1e-11, atol=1e-11)
     gradients, expected_gradients = (torch.autograd.grad(value, (z1, z2)) for value in (loss, want))
@@ -95,12 +95,12 @@ def test_single_class_batch_without_negatives_is_finite_and_exact(n):
     torch.testing.assert_close(loss.double(), want, rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("weight", [o.Decoupled(), o.Reweighted()])
+@pytest.mark.parametrize("margin_loss", [o.Decoupled(), o.Reweighted()])
 @pytest.mark.parametrize("pairs", ["both", "cross"])
-def test_anchors_without_negatives_add_nothing_to_margin_loss(weight, pairs):
+def test_anchors_without_negatives_add_nothing_to_margin_loss(margin_loss, pairs):
     z1, z2 = views(6)
     labels = torch.zeros(6, dtype=torch.long)
-    losses = [o.SupCon(weight=each, pairs=pairs)(z1, z2, labels) for each in (weight, o.Softmax())]
+    losses = [o.SupCon(margin_loss=each, pairs=pairs)(z1, z2, labels) for each in (margin_loss, o.Softmax())]
     torch.testing.assert_close(losses[0], losses[1])
     actual, expected = (torch.autograd.grad(loss, (z1, z2)) for loss in losses)
     torch.testing.assert_close(actual, expected)

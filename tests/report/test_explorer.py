@@ -59,7 +59,7 @@ def forces(objective, unit, anchor):
         logits = (negatives / temperature).masked_fill(excluded, -torch.inf)
         return logits.logsumexp(dim=1) - positive / temperature
 
-    losses = objective.weight(Anchors(margin(tau), positive, tau, torch.no_grad()(margin)))
+    losses = objective.margin_loss(Anchors(margin(tau), positive, tau, torch.no_grad()(margin)))
     torch.testing.assert_close(losses.mean(), objective(*unit.chunk(2)), rtol=1e-9, atol=1e-9)
     losses[anchor].backward()
     u = unit[anchor]

@@ -11,11 +11,10 @@ from lightly.loss import DCLLoss, NTXentLoss
 from lightly.models.modules.heads import SimCLRProjectionHead
 from settings import CONFIGS, resnet
 
-from ssl_vision import objectives
+from ssl_vision import methods, objectives
 from ssl_vision.data import Batch
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
-from ssl_vision.methods import SimCLR
 from ssl_vision.reproduce.paper import extended, published_number
 from ssl_vision.reproduce.paper_file import read_paper
 from ssl_vision.reproduce.paper_run import PaperRun, options_of
@@ -91,7 +90,7 @@ def test_moco_rows_of_lightly_and_solo_learn_use_momentum_methods():
         for row in rows:
             published = [cell for cell in cells if cell.row == row and cell.published]
             assert published
-            assert all(cell.options["model"] in ("MoCo", "SimMoCo") for cell in published)
+            assert all(cell.options["model"] in ("MoCo", "MoCoV3") for cell in published)
 
 
 @pytest.mark.parametrize("small", [False, True])
@@ -146,7 +145,8 @@ def network_of(name, row, **small):
     inside = {key.removeprefix("objective."): parsed[key] for key in parsed if key.startswith("objective.")}
     outside = {key: value for key, value in parsed.items() if not key.startswith(("objective", "optimizer"))}
     objective = getattr(objectives, parsed["objective"])(**inside)
-    return SimCLR(**(outside | small), objective=objective, seed=0).double(), options
+    method = getattr(methods, options.get("model", "SimCLR"))
+    return method(**(outside | small), objective=objective, seed=0).double(), options
 
 
 def loss_on(model, views):

@@ -79,7 +79,7 @@ def _contrastive(objective: Contrastive, positive: Tensor, negatives: Tensor) ->
         temperature=temperature,
         logit_margin_at=torch.no_grad()(logit_margin_at),
     )
-    return Losses(objective.weight(anchors), lambda push: push * temperature)
+    return Losses(objective.margin_loss(anchors), lambda push: push * temperature)
 
 
 def _triplet(objective: HardestTriplet, positive: Tensor, negatives: Tensor) -> Losses:

@@ -1,0 +1,65 @@
+"""MoCo v3: SimMoCo with InfoNCE, a predictor, and both directions."""
+
+from typing import Any, Literal
+
+from torch import nn
+
+from ssl_vision.methods.momentum import Schedule
+from ssl_vision.methods.projection import HeadBatchNorm, projection_head
+from ssl_vision.methods.simmoco import SimMoCo
+from ssl_vision.objectives import InfoNCE
+
+
+class MoCoV3(SimMoCo):
+    """Momentum contrast, version 3 (Chen et al. 2021, An Empirical Study of Training Self-Supervised ViTs).
+
+    Queries pass a second MLP, the predictor. Its hidden layer has ``hidden_dim`` units and the BatchNorm of
+    ``head_batch_norm``, which uses the whole batch of one view, whatever ``bn`` and ``chunk_size`` are. The
+    loss lacks the authors' factor 4τ. For vision transformers, set ``head_layers=3``.
+
+    Args:
+        objective: called with queries and keys; `InfoNCE` by default.
+        momentum_schedule: as in `MomentumMethod`.
+        symmetric: as in `MomentumMethod`.
+        head_batch_norm: as in `Method`.
+        bn: as in `Method`.
+        **options: those of `MomentumMethod` and `Method`.
+
+    Attributes:
+        predictor: The predictor.
+
+    Raises:
+        InputError: as `MomentumMethod`.
+
+    Example:
+        >>> import torch
+        >>> from ssl_vision.data import Batch
+        >>> method = MoCoV3(seed=0)
+        >>> images = torch.zeros(4, 3, 32, 32, dtype=torch.uint8)
+        >>> batch = Batch(images, torch.zeros(4), torch.arange(4), views=torch.rand(8, 3, 32, 32))
+        >>> method.loss(batch).shape
+        torch.Size([])
+    """
+
+    def __init__(
+        self,
+        *,
+        objective: nn.Module | None = None,
+        momentum_schedule: Schedule = "cosine",
+        symmetric: bool = True,
+        head_batch_norm: HeadBatchNorm = "all",
+        bn: Literal["joint", "per_view"] = "per_view",
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            objective=InfoNCE() if objective is None else objective,
+            momentum_schedule=momentum_schedule,
+            symmetric=symmetric,
+            head_batch_norm=head_batch_norm,
+            bn=bn,
+            **options,
+        )
+        with self.seeded(1):
+            self.predictor = projection_head(
+                self.output_dim, self.hidden_dim, self.output_dim, head_batch_norm
+            )
