@@ -50,7 +50,7 @@ def sentences(kind: str) -> Mapping[str, str]:
 
 def torchvision_names() -> list[str]:
     """Return the names of torchvision's data sets that can be read."""
-    module = read_module("ssl_vision.data.datasets.torchvision_names")
+    module = read_module("ssl_vision.data.datasets.torchvision_data")
     table = module.constants["DATASETS"] if module else None
     assert isinstance(table, ast.Dict)
     return [ast.literal_eval(key) for key in table.keys if key is not None]

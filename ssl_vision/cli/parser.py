@@ -149,7 +149,7 @@ def _class_hint(name: str, option: str) -> str:
         return f"; use --{option} Timm --{option}.name {model}" if timm.is_model(model) else ""
     if option != "data":
         return ""
-    from ssl_vision.data.datasets.torchvision_names import DATASETS  # imports torch
+    from ssl_vision.data.datasets.torchvision_data import DATASETS  # imports torch
 
     module, _, last = name.rpartition(".")
     if last in DATASETS and module in ("", "torchvision", "torchvision.datasets"):

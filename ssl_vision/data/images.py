@@ -1,6 +1,7 @@
 """Decoded images and batches."""
 
-from typing import Any, NamedTuple
+import copy
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -75,7 +76,7 @@ class Images:
     @property
     def images(self) -> Tensor:
         """(N, C, H, W) uint8: the store, or a copy of the selected rows."""
-        return self.store if self.rows is None else self.store[self.rows]
+        return self.store if self.rows is None else self.at(torch.arange(len(self), device=self.rows.device))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -93,19 +94,22 @@ class Images:
         classes = self.labels[self.labelled].unique()
         return self.classes[int(classes)] if len(classes) == 1 else ""
 
-    def select(self, indices: Tensor) -> "Images":
+    def select(self, indices: Tensor) -> Self:
         """Select the images at `indices`, (M,) int64 or an (N,) bool mask, without copying pixels."""
+        part = copy.copy(self)
         rows = torch.arange(len(self), device=self.store.device) if self.rows is None else self.rows
-        labels = self.labels[indices]
-        return Images(self.store, labels, self.classes, rows=rows[indices], file=self.file)
+        part.labels, part.rows = self.labels[indices], rows[indices]
+        return part
 
-    def separate(self, mask: Tensor) -> "Images":
+    def separate(self, mask: Tensor) -> Self:
         """Select the images of a mask, (N,) bool, so that none is ever replaced by an image outside it."""
         return self.select(mask)
 
-    def relabelled(self, labels: Tensor) -> "Images":
+    def relabelled(self, labels: Tensor) -> Self:
         """Return the same images with other labels (N,) of the same classes."""
-        return Images(self.store, labels, self.classes, rows=self.rows, file=self.file)
+        other = copy.copy(self)
+        other.labels = labels
+        return other
 
     def labels_read(self, indices: Tensor) -> Tensor:
         """Return the labels of the images that `at` has read at `indices`, (M,) int64."""

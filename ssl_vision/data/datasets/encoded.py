@@ -165,6 +165,6 @@ def encoded_images(
     labels = label_of_class[torch.from_numpy(files.labels).long()]
     decoder = Decoder(files, labels, side=side, pixel_range=pixel_range, strict=strict)
     return EncodedImages(
-        decoder, (3, side, side), labels, classes, torch.arange(len(labels)), workers=workers,
+        decoder, (3, side, side), labels, classes, workers=workers,
         digest=f"{files.digest()} {side} {pixel_range}",
     )  # fmt: skip
