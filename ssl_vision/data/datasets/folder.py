@@ -17,13 +17,13 @@ from ssl_vision.data.datasets.split_folders import SplitFolders
 from ssl_vision.data.images import Images
 from ssl_vision.data.loading.decoded_cache import Undecoded
 from ssl_vision.data.loading.decoding import squares
+from ssl_vision.data.loading.file_listing import Listing, count_images, list_images
 from ssl_vision.data.loading.fingerprint import (
     FileRecord,
     Fingerprint,
     digest_of_content,
     digest_of_files,
 )
-from ssl_vision.data.loading.listing import Listing, count_images, list_images
 from ssl_vision.data.loading.prefetch import ahead
 from ssl_vision.data.loading.worker_processes import check_workers, worker_processes
 from ssl_vision.data.module import Split

@@ -15,7 +15,7 @@ from ssl_vision.data.datasets.map_data import MapData
 from ssl_vision.data.datasets.map_style import MapDataset
 from ssl_vision.data.datasets.split_folders import NAMES
 from ssl_vision.data.loading.decoding import open_image
-from ssl_vision.data.loading.listing import count_images
+from ssl_vision.data.loading.file_listing import count_images
 from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
 from ssl_vision.optional import needed
