@@ -21,11 +21,10 @@ from settings import TINY
 
 from ssl_vision.data import ImageFolder, Shards, Views
 from ssl_vision.data.datasets.encoded import Decoder
-from ssl_vision.data.loading.decoding import open_image, square
+from ssl_vision.data.loading.decoding import open_image, reduced_square, square
 from ssl_vision.data.loading.file_listing import Listing
 from ssl_vision.data.loading.fingerprint import digest_of_images
 from ssl_vision.data.loading.loader import Batches
-from ssl_vision.data.loading.reduced import reduced_square
 from ssl_vision.encoders import ResNet
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
@@ -575,7 +574,7 @@ def test_damaged_images_have_different_substitutes(tmp_path, kind, bad):
 def test_large_datasets_are_streamed_by_default(photos, monkeypatch):
     size = 70 * 3 * SIDE**2
     for limit, streams in ((size, False), (size - 1, True)):
-        monkeypatch.setattr("ssl_vision.data.datasets.folder._ON_DISK", limit)
+        monkeypatch.setattr("ssl_vision.data.datasets.image_folder._ON_DISK", limit)
         # The option does not change the pixels, and may differ in a resumed run.
         for cache in ("auto", "never"):
             assert (module(photos, stream=None, cache=cache).split("train").workers > 0) == streams

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ssl_vision.data.datasets.map_style import DatasetImages
-from ssl_vision.data.loading import worker_processes
+from ssl_vision.data.loading import prefetch
 from ssl_vision.data.loading.loader import Batches
 from ssl_vision.main import COMMANDS, Command, main
 
@@ -86,10 +86,10 @@ def test_worker_survives_sigterm_until_main_process_ends():
     iterator = iter(batches(zeros, images=40))
     next(iterator)
     (worker,) = set(multiprocessing.active_children()) - set(before)
-    worker_processes._ending(os.getpid()).set()
+    prefetch._ending(os.getpid()).set()
     worker.terminate()
     worker.join(60)
-    worker_processes._ending(os.getpid()).clear()
+    prefetch._ending(os.getpid()).clear()
     assert worker.exitcode == 0
 
 

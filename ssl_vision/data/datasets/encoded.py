@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ssl_vision.data.datasets.map_style import DatasetImages
-from ssl_vision.data.loading.decoding import PixelRange, corrupt
-from ssl_vision.data.loading.reduced import reduced_square
+from ssl_vision.data.loading.decoding import PixelRange, corrupt, reduced_square
 
 _MOST_ATTEMPTS = 1024
 _FILE_ERRORS = (None, errno.ENOENT, errno.EACCES, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)

@@ -11,9 +11,9 @@ from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS
+from ssl_vision.data.datasets.image_folder import NAMES
 from ssl_vision.data.datasets.map_data import MapData
 from ssl_vision.data.datasets.map_style import MapDataset
-from ssl_vision.data.datasets.split_folders import NAMES
 from ssl_vision.data.loading.decoding import open_image
 from ssl_vision.data.loading.file_listing import count_images
 from ssl_vision.data.module import Split

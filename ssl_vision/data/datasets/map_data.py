@@ -13,10 +13,9 @@ from pytorch_lightning.utilities import rank_zero_info
 from torch.utils import data as torch_data
 
 from ssl_vision.data.augment.views import Views
-from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, DecodedData
+from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, DecodedData, Undecoded, user_cache
 from ssl_vision.data.datasets.map_style import MapDataset, MultichannelImage, as_image, label_number
 from ssl_vision.data.images import Images, integer_classes, numbered
-from ssl_vision.data.loading.decoded_cache import Undecoded, user_cache
 from ssl_vision.data.loading.decoding import Decoded, decodable, square
 from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
@@ -120,9 +119,7 @@ class MapData(DecodedData):
 
     def prepare_data(self) -> None:
         """Write the caches that are used, in one process per machine."""
-        for split in self._needed("validate"):
-            if self.has(split) and self._large(images := self._undecoded(split), self._side):
-                self._cached(images, self._side, where=self._where(split))
+        self._write_caches(*self._needed("validate"))
 
     def read(self, split: Split) -> Images:
         """Decode a split; "pretrain" is the same as "train".
@@ -134,8 +131,7 @@ class MapData(DecodedData):
         if split == "pretrain":
             return self.split("train")
         self.check(split)
-        where = self._where(split)
-        stored = self._stored(self._undecoded(split), self._side, where=where, prefix=f"{split}/")
+        stored = self._stored(self._undecoded(split))
         labels = torch.tensor([int(label) for label in stored.contents.values()])
         stated, largest = self.class_names(self._dataset(split)), int(labels.max())
         if split == "train":
@@ -169,16 +165,13 @@ class MapData(DecodedData):
                 raise InputError(f"the {split} split of {self.title} has no images")
         return self._open[split]
 
-    def _where(self, split: Split) -> Path:
-        return Path(self.title, split)
-
     def _cache_place(self) -> Path:
         if self.cache_dir is None and not self._has_root:
             return user_cache() / type(self).__name__
         return super()._cache_place()
 
     def _undecoded(self, split: Split) -> Undecoded:
-        side, where = self._side, self._where(split)
+        side, where = self._side, Path(self.title, split)
 
         def decode(name: str) -> Decoded:
             image, label = self._item(split, int(name))
@@ -197,8 +190,8 @@ class MapData(DecodedData):
         names = list(map(str, range(len(self._dataset(split)))))
         label = hashlib.sha256(self.identity.encode()).hexdigest()[:8]
         return Undecoded(
-            f"{Path(self.title).name}-{label}-{split}", names, lambda: self._digest(split), squares,
-            channels=self.views.channels,
+            f"{Path(self.title).name}-{label}-{split}", where, names, lambda: self._digest(split), squares,
+            side=side, channels=self.views.channels, prefix=f"{split}/",
         )  # fmt: skip
 
     @property

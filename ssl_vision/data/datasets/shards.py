@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ssl_vision.data.augment.views import Views
-from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, check_decoding
+from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, cache_place, check_decoding
 from ssl_vision.data.datasets.encoded import encoded_images
 from ssl_vision.data.images import Images
-from ssl_vision.data.loading.decoded_cache import cache_place
 from ssl_vision.data.loading.decoding import PixelRange
 from ssl_vision.data.loading.file_listing import (
     EXTENSIONS,
@@ -30,7 +29,7 @@ from ssl_vision.data.loading.file_listing import (
     store_arrays,
 )
 from ssl_vision.data.loading.fingerprint import FileRecord, Fingerprint, digest_of_content
-from ssl_vision.data.loading.worker_processes import check_workers, worker_processes
+from ssl_vision.data.loading.prefetch import check_workers, worker_processes
 from ssl_vision.data.module import ImageData, Split
 from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked

@@ -9,9 +9,8 @@ from torch import Tensor
 from torchvision import datasets
 
 from ssl_vision.data.augment.views import Views
-from ssl_vision.data.images import Images
+from ssl_vision.data.images import Images, RowFile
 from ssl_vision.data.loading.download import absent, fetch
-from ssl_vision.data.loading.memmap import RowFile
 from ssl_vision.data.module import ImageData, Split
 from ssl_vision.errors import InputError
 
@@ -87,7 +86,7 @@ class STL10(ImageData):
             return Images(_pixels(paths, counts), labels, classes)
         shape = (counts[0], 3, _SIDE, _SIDE)
         file = RowFile(paths[0], shape, by_column=True, advice="download it with --data.download true")
-        return Images(file.mapped(), labels, classes, file=file)
+        return Images(file.memory_map(), labels, classes, file=file)
 
     def _file(self, name: str) -> Path:
         path = self.folder / name
