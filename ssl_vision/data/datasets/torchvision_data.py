@@ -63,53 +63,6 @@ DATASETS: dict[str, Splits] = {
 _NOT_DOWNLOADED = ("FER2013", "FakeData", "ImageNet")
 """Data sets without the argument `download`."""
 
-_DETECTION = "has no class for a whole image"
-_PAIRS = "has pairs of images and their displacement"
-_VIDEO = "consists of videos"
-
-EXCLUDED = {
-    "CREStereo": _PAIRS,
-    "CarlaStereo": _PAIRS,
-    "CelebA": "has 40 attributes for each image and no class",
-    "Cityscapes": _DETECTION,
-    "CocoCaptions": _DETECTION,
-    "CocoDetection": _DETECTION,
-    "DatasetFolder": "reads folders, as --data ImageFolder does",
-    "ETH3DStereo": _PAIRS,
-    "FallingThingsStereo": _PAIRS,
-    "Flickr30k": _DETECTION,
-    "Flickr8k": _DETECTION,
-    "FlyingChairs": _PAIRS,
-    "FlyingThings3D": _PAIRS,
-    "HD1K": _PAIRS,
-    "HMDB51": _VIDEO,
-    "ImageFolder": "reads folders, as --data ImageFolder does",
-    "InStereo2k": _PAIRS,
-    "Kinetics": _VIDEO,
-    "Kitti": _DETECTION,
-    "Kitti2012Stereo": _PAIRS,
-    "Kitti2015Stereo": _PAIRS,
-    "KittiFlow": _PAIRS,
-    "LFWPairs": "has pairs of images",
-    "LSUN": "is read from LMDB files, which only one thread can open; export its images to folders",
-    "LSUNClass": "is one class of LSUN",
-    "Middlebury2014Stereo": _PAIRS,
-    "MovingMNIST": _VIDEO,
-    "Omniglot": "numbers its classes in the order in which the disk lists them",
-    "PhotoTour": "has patches to match and no class",
-    "SBDataset": _DETECTION,
-    "SBU": _DETECTION,
-    "SceneFlowStereo": _PAIRS,
-    "Sintel": _PAIRS,
-    "SintelStereo": _PAIRS,
-    "UCF101": _VIDEO,
-    "VOCDetection": _DETECTION,
-    "VOCSegmentation": _DETECTION,
-    "VisionDataset": "is a base class",
-    "WIDERFace": _DETECTION,
-}
-"""Reasons why the other data sets of torchvision are not read."""
-
 
 class Torchvision(MapData):
     """A classification data set of torchvision, by name.
@@ -149,8 +102,6 @@ class Torchvision(MapData):
         **options: Any,
     ) -> None:
         super().__init__(root=root, image_size=image_size, views=views, **options)
-        if name in EXCLUDED:
-            raise InputError(f"torchvision's {name} {EXCLUDED[name]}")
         if name not in DATASETS or not hasattr(datasets, name):
             names = ", ".join(DATASETS)
             raise InputError(f"torchvision has no classification data set {name}; there are {names}")
