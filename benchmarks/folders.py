@@ -45,7 +45,7 @@ from torch.utils.data import DataLoader, Subset
 from torchvision import datasets, transforms
 
 from ssl_vision.data import ImageFolder, Views
-from ssl_vision.data.loading.listing import FilesOfFolder, Listing, StoredListing
+from ssl_vision.data.loading.file_listing import FilesOfFolder, Listing, listing_file, write_listing
 from ssl_vision.encoders import ResNet
 from ssl_vision.main import main as ssl_vision
 
@@ -220,8 +220,8 @@ def simulate(root: Path, count: int) -> None:
             names = [f"{label}_{number}.JPEG" for number in range(each)]
             yield FilesOfFolder(f"{label}/", names, [100_000] * each, [0] * each)
 
-    stored = StoredListing(root / ".ssl_vision_cache", train, {root / "val", root / "test"})
-    stored.write(Listing.of(train, files()), folders)
+    file = listing_file(root / ".ssl_vision_cache", train, {root / "val", root / "test"})
+    write_listing(file, Listing.of(train, files()), folders)
 
 
 def _square(side: int) -> transforms.Compose:

@@ -26,7 +26,7 @@ import ssl_vision.callbacks  # noqa: F401
 from ssl_vision.cli.inspection import described_class, options
 from ssl_vision.cli.run_options import DEFAULT_DATA, DEFAULTS, add_run_options
 from ssl_vision.data import ImageData
-from ssl_vision.data.datasets.torchvision_names import DATASETS
+from ssl_vision.data.datasets.torchvision_data import DATASETS
 from ssl_vision.descriptions import CATALOGUE, DescribedMetric, defined
 from ssl_vision.encoders import Encoder
 from ssl_vision.evaluation.measurement import kinds

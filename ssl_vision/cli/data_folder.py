@@ -10,7 +10,7 @@ import numpy as np
 
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.data import ImageFolder
-from ssl_vision.data.datasets.folder import class_of
+from ssl_vision.data.datasets.image_folder import class_of
 from ssl_vision.data.loading.decoding import GreyValues, grey_values, open_image, read_content, squares
 from ssl_vision.data.loading.fingerprint import digest_of_content
 from ssl_vision.data.loading.prefetch import ahead

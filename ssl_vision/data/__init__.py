@@ -4,8 +4,8 @@ from ssl_vision.data.augment.parameters import ViewParameters
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.datasets.cifar import CIFAR10, CIFAR100
 from ssl_vision.data.datasets.digits import Digits
-from ssl_vision.data.datasets.folder import ImageFolder
 from ssl_vision.data.datasets.hugging_face import HuggingFace
+from ssl_vision.data.datasets.image_folder import ImageFolder
 from ssl_vision.data.datasets.map_data import Dataset
 from ssl_vision.data.datasets.shards import Shards
 from ssl_vision.data.datasets.stl10 import STL10

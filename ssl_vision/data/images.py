@@ -1,12 +1,90 @@
-"""Decoded images and batches."""
+"""Decoded images, the files that they may be read from, and batches."""
 
-from typing import Any, NamedTuple
+import copy
+import math
+import mmap
+import os
+import warnings
+import weakref
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from ssl_vision.data.loading.memmap import RowFile
 from ssl_vision.errors import InputError
+
+
+class RowFile:
+    """File of N consecutive images. It remains readable after its name has been deleted.
+
+    Args:
+        path: Path of the file.
+        shape: (N, 3, H, W).
+        by_column: The file stores pixels column by column, as those of STL-10 do.
+        advice: Recommendation in the error for a damaged file.
+
+    Raises:
+        InputError: the size of the file does not match the shape.
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        shape: tuple[int, int, int, int],
+        *,
+        by_column: bool = False,
+        advice: str = "delete it, so that it is created again",
+    ) -> None:
+        self.path, self.shape, self.by_column, self.advice = path, shape, by_column, advice
+        count, channels, height, width = shape
+        self._stored = (count, channels, width, height) if by_column else shape
+        self._row = math.prod(shape[1:])
+        self._file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+        if os.fstat(self._file).st_size != self._row * shape[0]:
+            raise self._damaged()
+
+    def memory_map(self) -> Tensor:
+        """Return all images as a read-only memory map, (N, 3, H, W) uint8."""
+        pages = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The given buffer is not writable")
+            images = torch.frombuffer(pages, dtype=torch.uint8).view(self._stored)
+        return images.transpose(2, 3) if self.by_column else images
+
+    def read(self, rows: Tensor, *, pin: bool = False) -> Tensor:
+        """Copy rows, with read-ahead; unlike a memory map, this does not count as memory of the process.
+
+        Args:
+            rows: (M,) int64 in 0..N-1, on the CPU.
+            pin: Copy into page-locked memory.
+
+        Returns:
+            (M, 3, H, W) uint8.
+
+        Raises:
+            InputError: the file is too short.
+        """
+        stored = (len(rows), *self._stored[1:])
+        batch = torch.empty(stored, dtype=torch.uint8, pin_memory=pin and not self.by_column)
+        size, numbers = self._row, rows.tolist()
+        if hasattr(os, "posix_fadvise"):
+            for number in sorted(numbers):
+                os.posix_fadvise(self._file, number * size, size, os.POSIX_FADV_WILLNEED)
+        target = memoryview(batch.view(-1).numpy())  # type: ignore[arg-type]
+        for i, number in enumerate(numbers):
+            part = target[i * size : (i + 1) * size]
+            if os.preadv(self._file, [part], number * size) != size:
+                raise self._damaged()
+        if not self.by_column:
+            return batch
+        images = torch.empty((len(rows), *self.shape[1:]), dtype=torch.uint8, pin_memory=pin)
+        return images.copy_(batch.transpose(2, 3))
+
+    def _damaged(self) -> InputError:
+        return InputError(f"{self.path} is damaged; {self.advice}")
 
 
 class Images:
@@ -75,7 +153,7 @@ class Images:
     @property
     def images(self) -> Tensor:
         """(N, C, H, W) uint8: the store, or a copy of the selected rows."""
-        return self.store if self.rows is None else self.store[self.rows]
+        return self.store if self.rows is None else self.at(torch.arange(len(self), device=self.rows.device))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -93,19 +171,22 @@ class Images:
         classes = self.labels[self.labelled].unique()
         return self.classes[int(classes)] if len(classes) == 1 else ""
 
-    def select(self, indices: Tensor) -> "Images":
+    def select(self, indices: Tensor) -> Self:
         """Select the images at `indices`, (M,) int64 or an (N,) bool mask, without copying pixels."""
+        part = copy.copy(self)
         rows = torch.arange(len(self), device=self.store.device) if self.rows is None else self.rows
-        labels = self.labels[indices]
-        return Images(self.store, labels, self.classes, rows=rows[indices], file=self.file)
+        part.labels, part.rows = self.labels[indices], rows[indices]
+        return part
 
-    def separate(self, mask: Tensor) -> "Images":
+    def separate(self, mask: Tensor) -> Self:
         """Select the images of a mask, (N,) bool, so that none is ever replaced by an image outside it."""
         return self.select(mask)
 
-    def relabelled(self, labels: Tensor) -> "Images":
+    def relabelled(self, labels: Tensor) -> Self:
         """Return the same images with other labels (N,) of the same classes."""
-        return Images(self.store, labels, self.classes, rows=self.rows, file=self.file)
+        other = copy.copy(self)
+        other.labels = labels
+        return other
 
     def labels_read(self, indices: Tensor) -> Tensor:
         """Return the labels of the images that `at` has read at `indices`, (M,) int64."""

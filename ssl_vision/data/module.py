@@ -12,12 +12,11 @@ from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from ssl_vision.data.augment.deferred import DeferredViews
-from ssl_vision.data.augment.progressive import check_sizes, size_at
+from ssl_vision.data.augment.options import check_sizes, size_at
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.images import Batch, Images
-from ssl_vision.data.loading.device_cache import Resident
 from ssl_vision.data.loading.fingerprint import FileRecord, Fingerprint, digest_of_splits
-from ssl_vision.data.loading.loader import Batches
+from ssl_vision.data.loading.loader import Batches, DeviceCopies
 from ssl_vision.data.random import Stream, fold
 from ssl_vision.errors import InputError
 
@@ -137,7 +136,7 @@ class ImageData(pl.LightningDataModule):
         self.seed = torch.initial_seed() if seed is None else seed
         self.changed = changed
         self.resident = resident
-        self._resident = Resident(resident)
+        self._device_copies = DeviceCopies(resident)
         self._splits: dict[Split, Images] = {}
         self._deferred: DeferredViews | None = None
 
@@ -332,7 +331,7 @@ class ImageData(pl.LightningDataModule):
 
     def teardown(self, stage: str) -> None:
         """Release the device memory."""
-        self._resident.clear()
+        self._device_copies.clear()
 
     def train_dataloader(self) -> Batches:
         """Return the loader of the split "pretrain": a new order every epoch, full batches only.
@@ -428,7 +427,7 @@ class ImageData(pl.LightningDataModule):
         trainer = self.trainer
         device = trainer.strategy.root_device if trainer else torch.device("cpu")
         return Batches(
-            self._resident.on(data, device),
+            self._device_copies.on(data, device),
             batch_size=self.batch_size if training else self.eval_batch_size,
             shuffle=training,
             drop_last=training,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_vision.data import Images, Views
-from ssl_vision.data.loading.worker_processes import decoded_ahead
+from ssl_vision.data.loading.prefetch import decoded_ahead
 from ssl_vision.encoders import device_of, evaluation_mode, floating_dtype
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.processes import gathered, is_first

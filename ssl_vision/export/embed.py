@@ -17,7 +17,7 @@ from torch import Tensor
 from ssl_vision.cli.classes import add_allow_class, allowed_classes
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.data.loading.decoding import Decoded, squares
-from ssl_vision.data.loading.listing import list_images
+from ssl_vision.data.loading.file_listing import list_images
 from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.encoders import Encoder, device_of
 from ssl_vision.errors import InputError

@@ -10,7 +10,7 @@ from PIL import Image
 
 from ssl_vision.data import ImageFolder
 from ssl_vision.data.datasets import decoded as decoded_data
-from ssl_vision.data.datasets import folder as module
+from ssl_vision.data.datasets import image_folder as module
 from ssl_vision.data.loading import decoding
 from ssl_vision.errors import InputError
 

@@ -6,8 +6,8 @@ import torch
 from torchvision.transforms.functional import to_pil_image
 
 from ssl_vision.data import Batches, Digits, ImageFolder, Images
-from ssl_vision.data.loading import device_cache as module
-from ssl_vision.data.loading.device_cache import Resident
+from ssl_vision.data.loading import loader as module
+from ssl_vision.data.loading.loader import DeviceCopies
 from ssl_vision.errors import InputError
 
 CUDA = torch.device("cuda", 0)
@@ -44,7 +44,7 @@ def fake_device_copy(monkeypatch):
 
 def test_resident_on_cpu_returns_same_images_and_logs_nothing(caplog):
     data = images(10)
-    assert Resident(0.5).on(data, torch.device("cpu")) is data
+    assert DeviceCopies(0.5).on(data, torch.device("cpu")) is data
     assert not caplog.records
 
 
@@ -63,7 +63,7 @@ def test_images_that_do_not_fit_stay_in_host_memory_and_log_why(
     set_free_memory, caplog, share, free_bytes, expected
 ):
     set_free_memory(free_bytes)
-    data, resident = images(105_000), Resident(share)
+    data, resident = images(105_000), DeviceCopies(share)
     part = data.select(torch.arange(10))
     assert resident.on(data, CUDA) is data
     assert resident.on(part, CUDA) is part
@@ -77,7 +77,7 @@ def test_fragmented_device_memory_keeps_images_in_host_memory(set_free_memory, c
     set_free_memory(1e12)
     monkeypatch.setattr(module, "_copy", fail)
     data = images(105_000)
-    assert Resident(0.5).on(data, CUDA) is data
+    assert DeviceCopies(0.5).on(data, CUDA) is data
     assert placement_message(caplog).startswith(
         "images: no 2.9 GB in one piece on cuda:0, kept in host memory"
     )
@@ -85,7 +85,7 @@ def test_fragmented_device_memory_keeps_images_in_host_memory(set_free_memory, c
 
 def test_datasets_that_share_a_store_share_its_device_copy(set_free_memory, caplog, fake_device_copy):
     set_free_memory(1e6)
-    data, resident = images(40, side=8, device="cpu"), Resident(0.5)
+    data, resident = images(40, side=8, device="cpu"), DeviceCopies(0.5)
     parts = [data, data.select(torch.arange(40) % 2 == 0), data.select(torch.arange(5))]
     placed = [resident.on(part, CUDA) for part in parts]
     assert placed[0].store is placed[1].store is placed[2].store is not data.store
@@ -96,7 +96,7 @@ def test_datasets_that_share_a_store_share_its_device_copy(set_free_memory, capl
 
 def test_resident_share_limits_all_datasets_together(set_free_memory, fake_device_copy):
     size = 3 * 8 * 8 * 10
-    resident = Resident(0.5)
+    resident = DeviceCopies(0.5)
     set_free_memory(2.5 * size)
     first, second = images(10, side=8, device="cpu"), images(10, side=8, device="cpu")
     assert resident.on(first, CUDA) is not first
@@ -179,7 +179,7 @@ def test_gpu_batches_match_cpu_batches_wherever_images_are_stored(resident, cach
 @pytest.mark.gpu
 @gpu
 def test_device_holds_one_copy_and_batches_need_no_synchronization():
-    source, resident = Digits().split("train"), Resident(0.5)
+    source, resident = Digits().split("train"), DeviceCopies(0.5)
     wide = Images(source.store.repeat(20, 1, 1, 1), source.labels.repeat(20), source.classes)
     before = torch.cuda.memory_allocated()
     placed = [
@@ -205,6 +205,6 @@ def test_device_holds_one_copy_and_batches_need_no_synchronization():
 @gpu
 @pytest.mark.parametrize("resident", [0.5, 0.0])
 def test_batches_are_on_device_or_in_pinned_memory(resident):
-    data = Resident(resident).on(Digits().split("train"), CUDA)
+    data = DeviceCopies(resident).on(Digits().split("train"), CUDA)
     for batch in Batches(data, batch_size=64, shuffle=True, drop_last=True, seed=0, device=CUDA):
         assert all(field.is_cuda or field.is_pinned() for field in batch[:3])

@@ -2,18 +2,19 @@
 
 import hashlib
 import io
+import re
 import tarfile
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
+from urllib.error import URLError
 
 import pytest
 
-from ssl_vision.data.loading.download import download, fetch
+from ssl_vision.data.loading.download import absent, fetch, fetching
 from ssl_vision.errors import InputError
-
-CONTENT = bytes(range(256)) * 3000
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
@@ -37,27 +38,6 @@ def md5(content):
     return hashlib.md5(content).hexdigest()
 
 
-def test_download_saves_file_and_does_not_fetch_it_twice(server, tmp_path):
-    folder, address = server
-    (folder / "a.bin").write_bytes(CONTENT)
-    path = tmp_path / "new" / "a.bin"
-    download(f"{address}/a.bin", path, md5=md5(CONTENT))
-    assert path.read_bytes() == CONTENT
-    (folder / "a.bin").unlink()
-    download(f"{address}/a.bin", path, md5=md5(CONTENT))
-
-
-def test_checksum_mismatch_raises_and_keeps_existing_file(server, tmp_path):
-    folder, address = server
-    (folder / "a.bin").write_bytes(CONTENT)
-    path = tmp_path / "a.bin"
-    path.write_bytes(b"damaged")
-    with pytest.raises(RuntimeError, match=f"{md5(CONTENT)}, not {md5(b'other')}"):
-        download(f"{address}/a.bin", path, md5=md5(b"other"))
-    assert path.read_bytes() == b"damaged"
-    assert {file.name for file in tmp_path.iterdir()} == {"served", "a.bin"}
-
-
 def test_fetch_unpacks_dataset_and_reports_failed_download(server, tmp_path):
     folder, address = server
     with tarfile.open(folder / "set.tar.gz", "w:gz") as archive:
@@ -76,3 +56,29 @@ def test_fetch_unpacks_dataset_and_reports_failed_download(server, tmp_path):
     (tmp_path / "data" / "set.tar.gz").unlink()
     with pytest.raises(InputError, match=r"^A set could not be downloaded to .*batches .*404"):
         fetch("A set", reader, tmp_path / "data")
+    (folder / "set.tar.gz.gone").write_bytes(b"another archive")
+    with pytest.raises(InputError, match=r"^A set could not be downloaded to .*batches .*corrupted"):
+        fetch("A set", reader, tmp_path / "data")
+
+
+def test_missing_data_message_names_path_and_remedies_in_one_line():
+    message = str(absent("STL-10", Path("data/stl10_binary")))
+    assert "\n" not in message
+    for part in ("STL-10", "data/stl10_binary", "--data.download true", "--data Digits"):
+        assert part in message
+
+
+@pytest.mark.parametrize("kind", [URLError, PermissionError, RuntimeError])
+def test_failed_download_error_names_dataset_and_cause(kind):
+    raises_input_error = pytest.raises(
+        InputError, match=re.escape("CIFAR-10 could not be downloaded to data")
+    )
+    with raises_input_error as caught, fetching("CIFAR-10", Path("data")):
+        raise kind("no\nroute")
+    assert "no route" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_fetching_propagates_programming_errors():
+    with pytest.raises(KeyError), fetching("CIFAR-10", Path("data")):
+        raise KeyError

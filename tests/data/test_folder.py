@@ -10,9 +10,8 @@ from PIL import Image
 from torchvision.transforms.functional import center_crop, pil_to_tensor, resize
 
 from ssl_vision.data import ImageFolder
-from ssl_vision.data.loading.decoding import grey_values, open_image, square
-from ssl_vision.data.loading.listing import list_images
-from ssl_vision.data.loading.reduced import reduced_square
+from ssl_vision.data.loading.decoding import grey_values, open_image, reduced_square, square
+from ssl_vision.data.loading.file_listing import list_images
 from ssl_vision.errors import InputError
 
 

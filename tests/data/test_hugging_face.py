@@ -124,6 +124,18 @@ def test_unknown_or_ambiguous_columns_and_splits_raise_input_error(tmp_path, opt
     assert (values(chosen), chosen.labels.tolist()) == ([9, 9], [0, 1])
 
 
+@pytest.mark.parametrize(
+    ("column", "feature"), [("list", datasets.List(datasets.Image())), ("nested", {"x": datasets.Image()})]
+)
+def test_column_without_one_image_in_each_row_raises_input_error(tmp_path, column, feature):
+    image = Image.new("RGB", (14, 14))
+    rows = {"list": [[image, image]] * 4, "nested": [{"x": image}] * 4}[column]
+    data = datasets.Dataset.from_dict({column: rows}, features=datasets.Features({column: feature}))
+    data.to_parquet(str(tmp_path / "x.parquet"))
+    with pytest.raises(InputError, match=rf"the column {column} holds .*, not one image in each row"):
+        HuggingFace(path=str(tmp_path / "x.parquet"), image_column=column).split("train")
+
+
 def test_dataset_name_is_not_downloaded_unless_requested():
     with pytest.raises(
         InputError, match=r"nobody/nothing cannot be read .*; download it with --data.download true"

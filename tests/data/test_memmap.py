@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from ssl_vision.data.images import Images
-from ssl_vision.data.loading.memmap import RowFile
+from ssl_vision.data.images import Images, RowFile
 from ssl_vision.errors import InputError
 
 PIXELS = torch.randint(0, 256, (50, 3, 5, 5), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
@@ -17,12 +16,12 @@ def file(tmp_path):
 def test_read_returns_requested_rows(file):
     rows = torch.tensor([49, 3, 3, 0])
     assert torch.equal(file.read(rows), PIXELS[rows])
-    assert torch.equal(file.mapped(), PIXELS)
+    assert torch.equal(file.memory_map(), PIXELS)
     assert len(file.read(rows[:0])) == 0
 
 
 def test_rows_of_a_selection_are_read_from_the_file(file, monkeypatch):
-    images = Images(file.mapped(), torch.zeros(50, dtype=torch.int64), ("a",), file=file)
+    images = Images(file.memory_map(), torch.zeros(50, dtype=torch.int64), ("a",), file=file)
     even = images.select(torch.arange(50) % 2 == 0).select(torch.tensor([20, 3, 4]))
     read, rows_read = RowFile.read, []
 
@@ -38,7 +37,7 @@ def test_rows_of_a_selection_are_read_from_the_file(file, monkeypatch):
 
 
 def test_row_file_stays_readable_after_deletion(file):
-    mapped = file.mapped()
+    mapped = file.memory_map()
     file.path.unlink()
     assert torch.equal(file.read(torch.arange(50)), PIXELS)
     assert torch.equal(mapped, PIXELS)
@@ -48,7 +47,7 @@ def test_images_stored_by_column_are_returned_by_row(tmp_path):
     pixels = PIXELS[..., :4]
     (tmp_path / "columns").write_bytes(pixels.transpose(2, 3).contiguous().numpy().tobytes())
     file, rows = RowFile(tmp_path / "columns", (50, 3, 5, 4), by_column=True), torch.tensor([7, 0])
-    assert torch.equal(file.mapped(), pixels)
+    assert torch.equal(file.memory_map(), pixels)
     assert torch.equal(file.read(rows), pixels[rows])
     assert file.read(rows).is_contiguous()
 

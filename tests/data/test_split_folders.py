@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from ssl_vision.data import Digits, ImageFolder
-from ssl_vision.data.datasets import folder as module
+from ssl_vision.data.datasets import image_folder as module
 from ssl_vision.errors import InputError
 
 

@@ -62,12 +62,6 @@ def test_train_split_shares_memory_of_earlier_pretrain_split(root):
     assert train.classes == pretrain.classes
 
 
-def test_reading_in_parts_gives_same_images(root, monkeypatch):
-    expected = STL10(root=root).split("pretrain").images
-    monkeypatch.setattr("ssl_vision.data.datasets.stl10._PART", 3)
-    assert torch.equal(STL10(root=root).split("pretrain").images, expected)
-
-
 def test_split_needs_only_its_own_files(root):
     for name in ("unlabeled_X.bin", "test_X.bin", "test_y.bin"):
         (root / "stl10_binary" / name).unlink()
@@ -80,7 +74,7 @@ def test_split_needs_only_its_own_files(root):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("train_X.bin", b"123", r"train_X\.bin is damaged: .*27648"),
+        ("train_X.bin", b"123", r"train_X\.bin is damaged; download it"),
         ("train_X.bin", b"", r"train_X\.bin is damaged"),
         ("train_y.bin", bytes([1, 2, 3]), r"train_y\.bin contains 3 labels for 4 images"),
         ("train_y.bin", bytes([0, 1, 2, 3]), r"train_y\.bin contains labels outside 1\.\.10"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ssl_vision.data.datasets.map_style import DatasetImages
-from ssl_vision.data.loading import worker_processes
+from ssl_vision.data.loading import prefetch
 from ssl_vision.data.loading.loader import Batches
 from ssl_vision.main import COMMANDS, Command, main
 
@@ -32,7 +32,7 @@ def fails(row):
 
 def batches(decode, images=4):
     labels = torch.zeros(images, dtype=torch.int64)
-    data = DatasetImages(decode, (3, 8, 8), labels, ("a",), torch.arange(images), workers=1)
+    data = DatasetImages(decode, (3, 8, 8), labels, ("a",), workers=1)
     return Batches(data, batch_size=2, shuffle=False, drop_last=False, seed=0)
 
 
@@ -86,10 +86,10 @@ def test_worker_survives_sigterm_until_main_process_ends():
     iterator = iter(batches(zeros, images=40))
     next(iterator)
     (worker,) = set(multiprocessing.active_children()) - set(before)
-    worker_processes._ending(os.getpid()).set()
+    prefetch._ending(os.getpid()).set()
     worker.terminate()
     worker.join(60)
-    worker_processes._ending(os.getpid()).clear()
+    prefetch._ending(os.getpid()).clear()
     assert worker.exitcode == 0
 
 

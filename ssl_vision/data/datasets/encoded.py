@@ -5,23 +5,39 @@ import errno
 import warnings
 from collections.abc import Iterator
 from itertools import chain
-from typing import Self
+from typing import Any, Protocol, Self
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ssl_vision.data.datasets.map_style import DatasetImages
-from ssl_vision.data.loading.decoding import PixelRange, corrupt
-from ssl_vision.data.loading.listing import Listing
-from ssl_vision.data.loading.reduced import reduced_square
-from ssl_vision.data.loading.tar_index import TarIndex
+from ssl_vision.data.loading.decoding import PixelRange, corrupt, reduced_square
 
 _MOST_ATTEMPTS = 1024
 _FILE_ERRORS = (None, errno.ENOENT, errno.EACCES, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
 """Errors of files that are damaged, removed or unreadable. Pillow's errors have no number."""
 
-Files = Listing | TarIndex
-"""Compressed images by row."""
+
+class Files(Protocol):
+    """Compressed images by row: a `Listing` of files, or a `TarIndex`."""
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        """Class index of each image, (N,); -1 for images without a label."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes."""
+
+    def path(self, row: int) -> str:
+        """Return the path of an image."""
+
+    def content(self, row: int) -> bytes:
+        """Read a compressed image."""
+
+    def digest(self) -> str:
+        """Return a digest of all images."""
 
 
 class Decoder:
@@ -165,6 +181,6 @@ def encoded_images(
     labels = label_of_class[torch.from_numpy(files.labels).long()]
     decoder = Decoder(files, labels, side=side, pixel_range=pixel_range, strict=strict)
     return EncodedImages(
-        decoder, (3, side, side), labels, classes, torch.arange(len(labels)), workers=workers,
+        decoder, (3, side, side), labels, classes, workers=workers,
         digest=f"{files.digest()} {side} {pixel_range}",
     )  # fmt: skip

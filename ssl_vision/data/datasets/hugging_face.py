@@ -11,11 +11,11 @@ from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS
-from ssl_vision.data.datasets.map_data import Item, MapData
-from ssl_vision.data.datasets.map_style import MapDataset, label_number
-from ssl_vision.data.datasets.split_folders import NAMES
+from ssl_vision.data.datasets.image_folder import NAMES
+from ssl_vision.data.datasets.map_data import MapData
+from ssl_vision.data.datasets.map_style import MapDataset
 from ssl_vision.data.loading.decoding import open_image
-from ssl_vision.data.loading.listing import count_images
+from ssl_vision.data.loading.file_listing import count_images
 from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
 from ssl_vision.optional import needed
@@ -116,9 +116,9 @@ class HuggingFace(MapData):
 
     def class_names(self, dataset: MapDataset) -> tuple[str, ...]:
         """Return the names of the classes: those of ClassLabel, or all strings of the train split."""
-        return self._names
+        return tuple(self._positions)
 
-    def item(self, item: Any, where: str) -> Item:
+    def pair(self, item: Any, where: str) -> tuple[Any, Any]:
         """Return the image and the label of a row."""
         image, label = self._columns
         stored = item[image]
@@ -128,7 +128,7 @@ class HuggingFace(MapData):
             if value not in self._positions:
                 raise InputError(f"{where} has the class {value}, which the train split does not have")
             value = self._positions[value]
-        return Item(open_image(content), label_number(value, where))
+        return open_image(content), value
 
     @cached_property
     def _splits_by_name(self) -> dict[str, Any]:
@@ -171,59 +171,55 @@ class HuggingFace(MapData):
             raise InputError(f"{self.path}: choose one of {', '.join(names)} with --data.train_split")
         return default
 
-    @property
-    def _features(self) -> dict[str, Any]:
-        return dict(self._splits_by_name[str(self._split_name("train"))].features)
+    @cached_property
+    def _train(self) -> Any:
+        """The rows of the train split."""
+        return self._splits_by_name[str(self._split_name("train"))]
 
     @cached_property
     def _columns(self) -> tuple[str, str | None]:
         """Names of the columns of images and labels."""
         from datasets import ClassLabel, Image, Value
 
-        features = self._features
+        features = self._train.features
         for column in (self.image_column, self.label_column):
             if column is not None and column not in features:
                 raise InputError(f"{self.path} has no column {column}, only {', '.join(features)}")
-        images = (
-            [self.image_column]
-            if self.image_column
-            else [
-                name for name, feature in features.items() if isinstance(feature, Image) or _is_file(feature)
-            ]
-        )
-        labels = (
-            [self.label_column]
-            if self.label_column
-            else [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
-            or [name for name in _LABELS if isinstance(features.get(name), Value)][:1]
-        )
-        for columns, kind in ((images, "image"), (labels, "label")):
-            if len(columns) > 1 or (kind == "image" and not columns):
+        images = [name for name, kind in features.items() if isinstance(kind, Image) or _is_file(kind)]
+        labels = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
+        labels = labels or [name for name in _LABELS if isinstance(features.get(name), Value)][:1]
+        chosen: list[str | None] = []
+        for columns, kind, column in (
+            (images, "image", self.image_column),
+            (labels, "label", self.label_column),
+        ):
+            if column is None and (len(columns) > 1 or (kind == "image" and not columns)):
                 count = "several" if columns else "no"
                 raise InputError(
                     f"{self.path} has {count} columns of {kind}s among {', '.join(columns or features)}; "
                     f"choose one with --data.{kind}_column"
                 )
-        return images[0], labels[0] if labels else None
-
-    @cached_property
-    def _names(self) -> tuple[str, ...]:
-        from datasets import ClassLabel, Value
-
-        _, label = self._columns
-        if label is None:
-            return ()
-        feature = self._features[label]
-        if isinstance(feature, ClassLabel):
-            return tuple(feature.names)
-        if not isinstance(feature, Value) or "string" not in feature.dtype:
-            return ()
-        column = self._splits_by_name[str(self._split_name("train"))].unique(label)
-        return tuple(sorted(name for name in column if name is not None))
+            chosen.append(column or next(iter(columns), None))
+        image, label = str(chosen[0]), chosen[1]
+        if image not in images and not isinstance(features[image], Value):
+            raise InputError(
+                f"{self.path}: the column {image} holds {features[image]}, not one image in each row"
+            )
+        return image, label
 
     @cached_property
     def _positions(self) -> dict[str, int]:
-        return {name: position for position, name in enumerate(self._names)}
+        """Positions of the classes by name."""
+        from datasets import ClassLabel, Value
+
+        _, label = self._columns
+        names: list[Any] = []
+        kind = None if label is None else self._train.features[label]
+        if isinstance(kind, ClassLabel):
+            names = kind.names
+        elif isinstance(kind, Value) and "string" in kind.dtype:
+            names = sorted(name for name in self._train.unique(label) if name is not None)
+        return {name: position for position, name in enumerate(names)}
 
 
 def _is_file(feature: Any) -> bool:

@@ -10,15 +10,12 @@ import numpy as np
 import torch
 from PIL import Image
 from pytorch_lightning.utilities import rank_zero_info
-from torch import Tensor
 from torch.utils import data as torch_data
 
 from ssl_vision.data.augment.views import Views
-from ssl_vision.data.datasets.bands import Bands
-from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, DecodedData
-from ssl_vision.data.datasets.map_style import MapDataset, label_number
+from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, DecodedData, Undecoded, user_cache
+from ssl_vision.data.datasets.map_style import MapDataset, MultichannelImage, as_image, label_number
 from ssl_vision.data.images import Images, integer_classes, numbered
-from ssl_vision.data.loading.decoded_cache import Undecoded, user_cache
 from ssl_vision.data.loading.decoding import Decoded, decodable, square
 from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
@@ -31,7 +28,7 @@ _SAMPLE = 64
 class Item(NamedTuple):
     """An image of a map-style data set with its label, -1 for none."""
 
-    image: Image.Image | Bands
+    image: Image.Image | MultichannelImage
     label: int
 
 
@@ -89,39 +86,40 @@ class MapData(DecodedData):
             return ()
         return tuple(str(name[0] if isinstance(name, (list, tuple)) else name) for name in names)
 
-    def item(self, item: Any, where: str) -> Item:
-        """Return the image and the label of an item of a data set."""
-        image, label = item[:2] if isinstance(item, (tuple, list)) and len(item) > 1 else (item, None)
-        return Item(self._image(image, where), label_number(label, where))
+    def pair(self, item: Any, where: str) -> tuple[Any, Any]:
+        """Return the image and the label of an item of a data set, as they are."""
+        return (item[0], item[1]) if isinstance(item, (tuple, list)) and len(item) > 1 else (item, None)
 
-    def _image(self, image: Any, where: str) -> Image.Image | Bands:
-        """Return an image of one or three channels as a PIL image, and of another number as `Bands`.
+    def _item(self, split: Split, row: int) -> Item:
+        """Read an item; the image is a PIL image if it has three channels of 8 bits.
 
         Raises:
-            InputError: it is of no accepted type, or has another number of channels than the views.
+            InputError: the image is of no accepted type, or has another number of channels than the views.
         """
-        if not isinstance(image, (Tensor, np.ndarray)) or image.ndim != 3:
-            return _image(image, where)
-        values = image.numpy() if isinstance(image, Tensor) else image.transpose(2, 0, 1)
-        count, channels = len(values), self.views.channels
-        if count in (1, 3) and channels == 3:
-            if values.dtype == np.uint8 or self.pixel_range is None:
-                return _image(image, where)
-            return Bands(np.broadcast_to(values, (3, *values.shape[1:])))
-        if count != channels:
+        where = f"{self.title}/{split}/{row}"
+        image, label = self.pair(self._dataset(split)[row], where)
+        values, number, channels = as_image(image, where), label_number(label, where), self.views.channels
+        count = 3 if isinstance(values, Image.Image) else len(values)
+        if count != channels and (count, channels) != (1, 3):
             raise InputError(
                 f"{where} has {count} channels, but views.mean has {channels} numbers: give {count} numbers "
                 "in each of --data.views.mean and --data.views.std"
             )
+        if isinstance(values, Image.Image):
+            return Item(values, number)
+        if values.dtype == np.uint8 and channels == 3:
+            pixels = values[0] if count == 1 else values.transpose(1, 2, 0)
+            return Item(Image.fromarray(np.ascontiguousarray(pixels)), number)
         if values.dtype != np.uint8 and self.pixel_range is None:
-            raise InputError(f"{where} is {values.dtype}; --data.pixel_range [LOW,HIGH] scales it to 8 bits")
-        return Bands(values)
+            raise InputError(
+                f"{where} is {values.dtype}: return PIL images or uint8 tensors, without ToTensor and "
+                "normalisation, which the views apply, or scale with --data.pixel_range [LOW,HIGH]"
+            )
+        return Item(MultichannelImage(np.broadcast_to(values, (channels, *values.shape[1:]))), number)
 
     def prepare_data(self) -> None:
         """Write the caches that are used, in one process per machine."""
-        for split in self._needed("validate"):
-            if self.has(split) and self._large(images := self._undecoded(split), self._side):
-                self._cached(images, self._side, where=self._where(split))
+        self._write_caches(*self._needed("validate"))
 
     def read(self, split: Split) -> Images:
         """Decode a split; "pretrain" is the same as "train".
@@ -133,12 +131,9 @@ class MapData(DecodedData):
         if split == "pretrain":
             return self.split("train")
         self.check(split)
-        dataset = self._dataset(split)
-        stored = self._stored(
-            self._undecoded(split), self._side, where=self._where(split), prefix=f"{split}/"
-        )
+        stored = self._stored(self._undecoded(split))
         labels = torch.tensor([int(label) for label in stored.contents.values()])
-        stated, largest = self.class_names(dataset), int(labels.max())
+        stated, largest = self.class_names(self._dataset(split)), int(labels.max())
         if split == "train":
             self._by_id = len(stated) <= largest
             classes = integer_classes(labels) if self._by_id else stated if largest >= 0 else ()
@@ -149,12 +144,12 @@ class MapData(DecodedData):
             classes = self.classes
         if self._by_id:
             labels = numbered(labels, classes)
-        if split != "train":
-            largest = int(labels.max())
-            if not classes:
-                labels.fill_(-1)
-            elif largest >= len(classes) or stated[: len(classes)] != classes[: len(stated)]:
-                raise InputError(f"the classes of {self.title}'s {split} split are not those of train")
+        if not classes:
+            labels.fill_(-1)
+        elif split != "train" and (
+            int(labels.max()) >= len(classes) or stated[: len(classes)] != classes[: len(stated)]
+        ):
+            raise InputError(f"the classes of {self.title}'s {split} split are not those of train")
         return Images(stored.images, labels, classes, file=stored.file)
 
     def folder_of(self, split: Split) -> Path | None:
@@ -162,20 +157,13 @@ class MapData(DecodedData):
         return self.root if self._has_root else None
 
     def _dataset(self, split: Split) -> MapDataset:
-        dataset = self._opened(split)
-        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-            raise InputError(f"{self.title} is not a map-style data set: it has no length or no items")
-        if not len(dataset):
-            raise InputError(f"the {split} split of {self.title} has no images")
-        return dataset
-
-    def _opened(self, split: Split) -> MapDataset:
         if split not in self._open:
-            self._open[split] = self.open(split)
+            self._open[split] = dataset = self.open(split)
+            if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+                raise InputError(f"{self.title} is not a map-style data set: it has no length or no items")
+            if not len(dataset):
+                raise InputError(f"the {split} split of {self.title} has no images")
         return self._open[split]
-
-    def _where(self, split: Split) -> Path:
-        return Path(self.title, split)
 
     def _cache_place(self) -> Path:
         if self.cache_dir is None and not self._has_root:
@@ -183,29 +171,27 @@ class MapData(DecodedData):
         return super()._cache_place()
 
     def _undecoded(self, split: Split) -> Undecoded:
-        dataset, side, where = self._dataset(split), self._side, self._where(split)
+        side, where = self._side, Path(self.title, split)
 
         def decode(name: str) -> Decoded:
-            image, label = self.item(dataset[int(name)], str(where / name))
-            if isinstance(image, Bands):
-                return Decoded(name, image.square(side, self.pixel_range), str(label))
-            if (channels := self.views.channels) != 3:
-                raise InputError(
-                    f"{where / name} is read with 3 channels, but views.mean has {channels} numbers: return "
-                    f"tensors ({channels}, H, W)"
-                )
-            return Decoded(name, square(image, side, self.pixel_range), str(label))
+            image, label = self._item(split, int(name))
+            pixels = (
+                image.square(side, self.pixel_range)
+                if isinstance(image, MultichannelImage)
+                else square(image, side, self.pixel_range)
+            )
+            return Decoded(name, pixels, str(label))
 
         def squares() -> Iterator[Decoded]:
             return decodable(
                 decode, names, where=lambda name: str(where / name), strict=self.strict, workers=self.workers
             )
 
-        names = list(map(str, range(len(dataset))))
+        names = list(map(str, range(len(self._dataset(split)))))
         label = hashlib.sha256(self.identity.encode()).hexdigest()[:8]
         return Undecoded(
-            f"{Path(self.title).name}-{label}-{split}", names, lambda: self._digest(split), squares,
-            channels=self.views.channels,
+            f"{Path(self.title).name}-{label}-{split}", where, names, lambda: self._digest(split), squares,
+            side=side, channels=self.views.channels, prefix=f"{split}/",
         )  # fmt: skip
 
     @property
@@ -222,10 +208,10 @@ class MapData(DecodedData):
         return digest.hexdigest()[:16]
 
     def _sample(self, split: Split) -> Iterator[Item]:
-        dataset, where = self._dataset(split), self._where(split)
-        for row in range(0, len(dataset), max(1, len(dataset) // _SAMPLE)):
+        count = len(self._dataset(split))
+        for row in range(0, count, max(1, count // _SAMPLE)):
             try:
-                item = self.item(dataset[row], str(where / str(row)))
+                item = self._item(split, row)
                 item.image.load()
             except InputError:
                 raise
@@ -284,7 +270,7 @@ class Dataset(MapData):
     @property
     def title(self) -> str:
         """Name of the class of the data set."""
-        return type(self._opened("train")).__name__
+        return type(self._dataset("train")).__name__
 
     def has(self, split: Split) -> bool:
         """Return True if a data set was given for the split."""
@@ -298,27 +284,3 @@ class Dataset(MapData):
         factory = self._factories["train" if split == "pretrain" else split]
         assert factory is not None
         return cast(MapDataset, factory())
-
-
-def _image(image: Any, where: str) -> Image.Image:
-    """Return an image as a PIL image.
-
-    Raises:
-        InputError: it is none of the accepted types.
-    """
-    if isinstance(image, Image.Image):
-        return image
-    if isinstance(image, Tensor) and image.ndim == 3:
-        image = image.permute(1, 2, 0).numpy()
-    if isinstance(image, np.ndarray) and image.ndim == 3 and image.shape[2] == 1:
-        image = image[:, :, 0]
-    array = isinstance(image, np.ndarray) and (image.ndim == 2 or image.shape[2:] == (3,))
-    if array and image.dtype == np.uint8:
-        return Image.fromarray(np.ascontiguousarray(image))
-    if isinstance(image, np.ndarray) and image.dtype.kind == "f":
-        raise InputError(
-            f"{where} is a floating-point tensor; return PIL images or uint8 tensors, without ToTensor and "
-            "normalisation, which the views apply"
-        )
-    kind = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
-    raise InputError(f"{where} is {kind}, not an image or a pair (image, label)")

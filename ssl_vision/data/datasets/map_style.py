@@ -1,7 +1,8 @@
-"""Images of map-style data sets, such as those of torchvision."""
+"""Images and labels of map-style data sets, such as those of torchvision."""
 
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from contextlib import suppress
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -11,8 +12,10 @@ from torch import Tensor
 from ssl_vision.data.augment.parameters import ViewParameters
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.images import Images, integer_classes, numbered
-from ssl_vision.data.loading.decoding import to_rgb
+from ssl_vision.data.loading.decoding import PixelRange, Square, to_rgb
 from ssl_vision.errors import InputError
+
+Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 _IN_MEMORY = 2**32
 """Maximum size of images kept in memory in bytes; larger data sets are read on demand."""
@@ -61,6 +64,89 @@ def _not_augmented() -> ValueError:
     )
 
 
+class MultichannelImage:
+    """An image with any number of channels, such as that of a multispectral sensor.
+
+    Args:
+        values: channels of the image, (C, H, W), of any real dtype.
+
+    Attributes:
+        size: (width, height), as of a PIL image.
+        mode: number of channels and dtype, for example "13 uint16".
+
+    Example:
+        >>> MultichannelImage(np.zeros((13, 8, 12), dtype=np.uint16)).square(8, (0, 10_000)).shape
+        (13, 8, 8)
+    """
+
+    def __init__(self, values: Array) -> None:
+        self.values = values
+        self.size = (values.shape[2], values.shape[1])
+        self.mode = f"{len(values)} {values.dtype}"
+
+    def load(self) -> None:
+        """Do nothing, because the values are in memory."""
+
+    def tobytes(self) -> bytes:
+        """Return the values as bytes."""
+        return self.values.tobytes()
+
+    def square(self, side: int, pixel_range: PixelRange | None) -> Square:
+        """Resize the shorter side (antialiased bilinear), crop the centre and scale to 8 bits.
+
+        Args:
+            side: side of the square in pixels.
+            pixel_range: values that become 0 and 255, in all channels; None keeps the values of uint8.
+
+        Returns:
+            (C, side, side) uint8.
+        """
+        low, high = pixel_range or (0, 255)
+        planes = [Image.fromarray(plane.astype(np.float32)) for plane in self.values]
+        squares = np.stack(
+            [np.asarray(ImageOps.fit(plane, (side, side), Image.Resampling.BILINEAR)) for plane in planes]
+        )
+        scaled = np.nan_to_num((squares.astype(np.float64) - low) * (255 / (high - low)))
+        return scaled.round().clip(0, 255).astype(np.uint8)
+
+
+def as_image(image: Any, where: str) -> Image.Image | Array:
+    """Return a PIL image as it is, and a tensor (C, H, W) or an array (H, W, C) or (H, W) as (C, H, W).
+
+    Raises:
+        InputError: it is none of these.
+    """
+    if isinstance(image, Image.Image):
+        return image
+    if isinstance(image, Tensor) and image.ndim == 3:
+        values: Array = image.detach().cpu().numpy()
+        return values
+    if isinstance(image, np.ndarray) and image.ndim in (2, 3):
+        return image.transpose(2, 0, 1) if image.ndim == 3 else image[None]
+    shape = f" {tuple(image.shape)}" if isinstance(image, (Tensor, np.ndarray)) else ""
+    kind = f"{type(image).__name__}{shape}"
+    raise InputError(f"{where} is {kind}, not a PIL image, a tensor (C, H, W) or an array (H, W, C)")
+
+
+def label_number(label: Any, where: str) -> int:
+    """Return a label as an integer; None becomes -1.
+
+    Raises:
+        InputError: it is not an integer of -1 or more.
+    """
+    if label is None:
+        return -1
+    try:
+        number = int(label)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{where} has the label {label!r}; labels must be integers") from error
+    if not isinstance(label, str) and number != label:
+        raise InputError(f"{where} has the label {label!r}; labels must be integers")
+    if number < -1:
+        raise InputError(f"{where} has the label {number}; labels must be -1 or more")
+    return number
+
+
 class DatasetImages(Images):
     """Images of a map-style data set that are read on demand, or already normalised.
 
@@ -69,7 +155,6 @@ class DatasetImages(Images):
         shape: (C, H, W) of all images.
         labels: (N,) int64, -1 for images without a label.
         classes: names of the classes.
-        rows: rows of the data set, (N,) int64.
         workers: number of processes in which a loader reads batches.
         digest: digest of all images of the data set, if it is known without reading them.
     """
@@ -82,42 +167,19 @@ class DatasetImages(Images):
         shape: tuple[int, ...],
         labels: Tensor,
         classes: tuple[str, ...],
-        rows: Tensor,
         *,
         workers: int = 0,
         digest: str = "",
     ) -> None:
-        super().__init__(torch.empty(0, 3, 1, 1, dtype=torch.uint8), labels, classes, rows=rows)
-        self._read, self._shape = read, shape
+        nothing = torch.empty(0, *shape, dtype=torch.uint8)
+        super().__init__(nothing, labels, classes, rows=torch.arange(len(labels)))
+        self._read = read
         self.workers, self.digest = workers, digest
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(C, H, W) of an image."""
-        return self._shape
-
-    @property
-    def images(self) -> Tensor:
-        """All images, (N, C, H, W)."""
-        return self.at(torch.arange(len(self)))
-
-    def select(self, indices: Tensor) -> Self:
-        """Return the rows at ``indices``, (M,) int64 or an (N,) bool mask, in that order."""
-        return self._with(self.labels[indices], self.rows[indices])
-
-    def relabelled(self, labels: Tensor) -> Self:
-        """Return the same images with other labels (N,) of the same classes."""
-        return self._with(labels, self.rows)
 
     def at(self, indices: Tensor, *, pin: bool = False) -> Tensor:
         """Read the images at ``indices``, (M,) int64."""
         images = torch.stack([self._read(row) for row in self.rows[indices].tolist()])
         return images.pin_memory() if pin else images
-
-    def _with(self, labels: Tensor, rows: Tensor) -> Self:
-        return type(self)(
-            self._read, self._shape, labels, self.classes, rows, workers=self.workers, digest=self.digest
-        )
 
 
 def read_dataset(dataset: MapDataset, *, size: int | None = None) -> Images:
@@ -148,12 +210,10 @@ def read_dataset(dataset: MapDataset, *, size: int | None = None) -> Images:
         raise InputError(f"{name} has no length; a map-style data set is required") from error
     if not count:
         raise InputError(f"{name} has no images")
-    first, _ = _image_and_label(dataset, 0, name)
+    first, _ = _pair(dataset, 0, name)
     if size is not None and isinstance(first, Image.Image) and first.width == first.height:
-        try:
+        with suppress(_SizesDifferError):
             return _read(dataset, count, name, size=None)
-        except _SizesDifferError:
-            pass
     return _read(dataset, count, name, size=size)
 
 
@@ -163,30 +223,28 @@ class _SizesDifferError(InputError):
 
 def _read(dataset: MapDataset, count: int, name: str, *, size: int | None) -> Images:
     def read(row: int) -> Tensor:
-        image, _ = _image_and_label(dataset, row, name)
-        return _image(image, size=size, where=f"{name}[{row}]")
+        return _pixels(_pair(dataset, row, name)[0], size, f"{name}[{row}]")
 
     first = read(0)
-    shape, in_memory = tuple(first.shape), count * first.nbytes <= _IN_MEMORY
-    store = torch.empty((count if in_memory else 0, *shape), dtype=first.dtype)
-    labels = torch.empty(count, dtype=torch.int64)
+    in_memory = count * first.nbytes <= _IN_MEMORY
+    store = torch.empty((count if in_memory else 0, *first.shape), dtype=first.dtype)
+    ids = torch.empty(count, dtype=torch.int64)
     for row in range(count):
-        image, label = _image_and_label(dataset, row, name)
-        labels[row] = label_number(label, f"{name}[{row}]")
-        pixels = _image(image, size=size, where=f"{name}[{row}]")
-        if pixels.shape != shape or pixels.dtype != first.dtype:
+        image, label = _pair(dataset, row, name)
+        ids[row] = label_number(label, f"{name}[{row}]")
+        pixels = _pixels(image, size, f"{name}[{row}]")
+        if pixels.shape != first.shape or pixels.dtype != first.dtype:
             raise _SizesDifferError(
-                f"{name}[{row}] is {pixels.dtype} {tuple(pixels.shape)}, {name}[0] {first.dtype} {shape}: "
-                "images of one size and type are required"
+                f"{name}[{row}] is {pixels.dtype} {tuple(pixels.shape)}, {name}[0] {first.dtype} "
+                f"{tuple(first.shape)}: images of one size and type are required"
             )
         if in_memory:
             store[row] = pixels
-    classes = integer_classes(labels)
-    labels = numbered(labels, classes)
+    classes = integer_classes(ids)
+    labels = numbered(ids, classes)
     if in_memory and store.dtype == torch.uint8:
         return Images(store, labels, classes)
-    getter = store.__getitem__ if in_memory else read
-    return DatasetImages(getter, shape, labels, classes, torch.arange(count))
+    return DatasetImages(store.__getitem__ if in_memory else read, tuple(first.shape), labels, classes)
 
 
 def prepared_views(images: Images) -> PreparedViews:
@@ -195,44 +253,24 @@ def prepared_views(images: Images) -> PreparedViews:
     return PreparedViews(size=max(height, width))
 
 
-def _image_and_label(dataset: MapDataset, row: int, name: str) -> tuple[Any, Any]:
+def _pair(dataset: MapDataset, row: int, name: str) -> tuple[Any, Any]:
     item = dataset[row]
     if not isinstance(item, (tuple, list)) or len(item) < 2:
         raise InputError(f"{name}[{row}] must be a pair (image, label), got {type(item).__name__}")
     return item[0], item[1]
 
 
-def label_number(label: Any, where: str) -> int:
-    """Return a label as an integer; None becomes -1.
-
-    Raises:
-        InputError: it is not an integer of -1 or more.
-    """
-    if label is None:
-        return -1
-    try:
-        number = int(label)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{where} has the label {label!r}; labels must be integers") from error
-    if not isinstance(label, str) and number != label:
-        raise InputError(f"{where} has the label {label!r}; labels must be integers")
-    if number < -1:
-        raise InputError(f"{where} has the label {number}; labels must be -1 or more")
-    return number
-
-
-def _image(image: Any, *, size: int | None, where: str) -> Tensor:
+def _pixels(image: Any, size: int | None, where: str) -> Tensor:
     """Return an image as a tensor (3, H, W), uint8 or floating-point."""
-    if isinstance(image, Image.Image):
-        image = to_rgb(image)
-        if size is not None and image.size != (size, size):
-            image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
-        return torch.from_numpy(np.array(image)).permute(2, 0, 1)
-    if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in (2, 3):
-        image = torch.from_numpy(image if image.ndim == 3 else image[:, :, None]).permute(2, 0, 1)
-    if not isinstance(image, Tensor) or image.ndim != 3 or image.shape[0] not in (1, 3):
-        description = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, (Tensor, np.ndarray)) else ""
-        raise InputError(f"{where} is not an image (3, H, W): {description or type(image).__name__}")
-    if image.dtype != torch.uint8 and not image.is_floating_point():
-        raise InputError(f"{where} is {image.dtype}; images must be uint8 or floating-point")
-    return image.expand(3, -1, -1)
+    values = as_image(image, where)
+    if isinstance(values, Image.Image):
+        rgb = to_rgb(values)
+        if size is not None and rgb.size != (size, size):
+            rgb = ImageOps.fit(rgb, (size, size), Image.Resampling.BILINEAR)
+        return torch.from_numpy(np.array(rgb)).permute(2, 0, 1)
+    if len(values) not in (1, 3) or (values.dtype != np.uint8 and values.dtype.kind != "f"):
+        raise InputError(
+            f"{where} is {values.dtype} {values.shape}; tensors must have one or three channels, and be "
+            "uint8 or floating-point"
+        )
+    return torch.from_numpy(np.ascontiguousarray(values)).expand(3, -1, -1)

@@ -9,16 +9,14 @@ from torch import Tensor
 from torchvision import datasets
 
 from ssl_vision.data.augment.views import Views
-from ssl_vision.data.images import Images
+from ssl_vision.data.images import Images, RowFile
 from ssl_vision.data.loading.download import absent, fetch
-from ssl_vision.data.loading.memmap import RowFile
 from ssl_vision.data.module import ImageData, Split
 from ssl_vision.errors import InputError
 
 _VIEWS = Views(size=96, mean=(0.4467, 0.4398, 0.4066), std=(0.2603, 0.2566, 0.2713))
 _SIDE = 96
 _BYTES = 3 * _SIDE**2
-_PART = 1000
 
 
 class STL10(ImageData):
@@ -78,16 +76,19 @@ class STL10(ImageData):
             return pretrain.select(pretrain.labelled)
         part = "test" if split == "test" else "train"
         names = [f"{part}_X.bin"] + (["unlabeled_X.bin"] if split == "pretrain" else [])
-        paths = [self._file(name) for name in names]
-        counts = [_count(path) for path in paths]
-        labels = torch.full((sum(counts),), -1)
-        labels[: counts[0]] = self._labels(part, counts[0])
+        files = [self._images(name) for name in names]
+        labels = torch.full((sum(file.shape[0] for file in files),), -1)
+        labels[: files[0].shape[0]] = self._labels(part, files[0].shape[0])
         classes = tuple(self._file("class_names.txt").read_text().split())
         if split == "pretrain":
-            return Images(_pixels(paths, counts), labels, classes)
-        shape = (counts[0], 3, _SIDE, _SIDE)
-        file = RowFile(paths[0], shape, by_column=True, advice="download it with --data.download true")
-        return Images(file.mapped(), labels, classes, file=file)
+            return Images(torch.cat([file.memory_map() for file in files]), labels, classes)
+        return Images(files[0].memory_map(), labels, classes, file=files[0])
+
+    def _images(self, name: str) -> RowFile:
+        path = self._file(name)
+        count = max(1, path.stat().st_size // _BYTES)
+        advice = "download it with --data.download true"
+        return RowFile(path, (count, 3, _SIDE, _SIDE), by_column=True, advice=advice)
 
     def _file(self, name: str) -> Path:
         path = self.folder / name
@@ -103,22 +104,3 @@ class STL10(ImageData):
         if labels.min() < 0 or labels.max() > 9:
             raise InputError(f"{path} contains labels outside 1..10")
         return labels
-
-
-def _count(path: Path) -> int:
-    count, rest = divmod(path.stat().st_size, _BYTES)
-    if rest or not count:
-        raise InputError(f"{path} is damaged: its size must be a multiple of {_BYTES} bytes above 0")
-    return count
-
-
-def _pixels(paths: list[Path], counts: list[int]) -> Tensor:
-    """Read files of pixels in column-major order into one array (N, 3, 96, 96)."""
-    images = np.empty((sum(counts), 3, _SIDE, _SIDE), dtype=np.uint8)
-    targets = iter(images)
-    for path in paths:
-        with path.open("rb") as file:
-            while stored := file.read(_PART * _BYTES):
-                for image in np.frombuffer(stored, dtype=np.uint8).reshape(-1, 3, _SIDE, _SIDE):
-                    np.copyto(next(targets), image.transpose(0, 2, 1))
-    return torch.from_numpy(images)

@@ -1,6 +1,5 @@
 """Classification data sets of torchvision, by name."""
 
-import inspect
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,10 +11,57 @@ from ssl_vision.data.augment.views import Views
 from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS
 from ssl_vision.data.datasets.map_data import MapData
 from ssl_vision.data.datasets.map_style import MapDataset
-from ssl_vision.data.datasets.torchvision_names import ARGUMENTS, DATASETS, EXCLUDED
 from ssl_vision.data.loading.download import absent, fetching
 from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
+
+Splits = dict[str, dict[str, Any]]
+
+_TRAIN_TEST: Splits = {"train": {"split": "train"}, "test": {"split": "test"}}
+_TRAIN_VAL: Splits = {"train": {"split": "train"}, "val": {"split": "val"}}
+_ALL: Splits = _TRAIN_VAL | _TRAIN_TEST
+_BOOLEAN: Splits = {"train": {"train": True}, "test": {"train": False}}
+_ONE: Splits = {"train": {}}
+
+DATASETS: dict[str, Splits] = {
+    "CIFAR10": _BOOLEAN,
+    "CIFAR100": _BOOLEAN,
+    "CLEVRClassification": _TRAIN_VAL,
+    "Caltech101": _ONE,
+    "Caltech256": _ONE,
+    "Country211": _TRAIN_TEST | {"val": {"split": "valid"}},
+    "DTD": _ALL,
+    "EMNIST": {"train": {"split": "balanced"}, "test": {"split": "balanced", "train": False}},
+    "EuroSAT": _ONE,
+    "FER2013": _TRAIN_TEST,
+    "FGVCAircraft": _ALL,
+    "FakeData": {"train": {}, "test": {"random_offset": 1_000_000}},
+    "FashionMNIST": _BOOLEAN,
+    "Flowers102": _ALL,
+    "Food101": _TRAIN_TEST,
+    "GTSRB": _TRAIN_TEST,
+    "INaturalist": {"train": {"version": "2021_train"}, "val": {"version": "2021_valid"}},
+    "ImageNet": _TRAIN_VAL,
+    "Imagenette": _TRAIN_VAL,
+    "KMNIST": _BOOLEAN,
+    "LFWPeople": _TRAIN_TEST,
+    "MNIST": _BOOLEAN,
+    "OxfordIIITPet": {"train": {"split": "trainval"}, "test": {"split": "test"}},
+    "PCAM": _ALL,
+    "Places365": {"train": {"split": "train-standard"}, "val": {"split": "val"}},
+    "QMNIST": _BOOLEAN,
+    "RenderedSST2": _ALL,
+    "SEMEION": _ONE,
+    "STL10": _TRAIN_TEST,
+    "SUN397": _ONE,
+    "SVHN": _TRAIN_TEST,
+    "StanfordCars": _TRAIN_TEST,
+    "USPS": _BOOLEAN,
+}
+"""Splits of each data set, with the constructor's arguments that select them."""
+
+_NOT_DOWNLOADED = ("FER2013", "FakeData", "ImageNet")
+"""Data sets without the argument `download`."""
 
 
 class Torchvision(MapData):
@@ -34,7 +80,7 @@ class Torchvision(MapData):
         **options: Options of `DecodedData` and `ImageData`.
 
     Raises:
-        InputError: torchvision has no such data set, its images have no classes, or an argument is unknown.
+        InputError: torchvision has no such data set, or its images have no classes.
 
     Example:
         >>> data = Torchvision(name="FakeData", arguments={"size": 20, "image_size": [3, 16, 16]})
@@ -56,8 +102,6 @@ class Torchvision(MapData):
         **options: Any,
     ) -> None:
         super().__init__(root=root, image_size=image_size, views=views, **options)
-        if name in EXCLUDED:
-            raise InputError(f"torchvision's {name} {EXCLUDED[name]}")
         if name not in DATASETS or not hasattr(datasets, name):
             names = ", ".join(DATASETS)
             raise InputError(f"torchvision has no classification data set {name}; there are {names}")
@@ -65,12 +109,6 @@ class Torchvision(MapData):
         self.arguments = dict(arguments or {})
         if name == "FakeData":  # draws each image from torch's generator, which threads share
             self.workers = 1
-        self._class = getattr(datasets, name)
-        self._parameters = inspect.signature(self._class).parameters
-        passed_on = any(each.kind is each.VAR_KEYWORD for each in self._parameters.values())
-        for argument in () if passed_on else self.arguments:
-            if argument not in self._parameters:
-                raise InputError(f"torchvision's {name} has no argument {argument}")
 
     @property
     def title(self) -> str:
@@ -92,16 +130,13 @@ class Torchvision(MapData):
 
     def prepare_data(self) -> None:
         """Download missing files if `download` is set, and write the caches that are used."""
-        if self.download and "download" in self._constructor():
+        if self.download and self.name not in _NOT_DOWNLOADED:
             for split in DATASETS[self.name]:
                 try:
                     self._make(split)
                 except (RuntimeError, OSError):
-                    try:
-                        with fetching(self.name, self.root):
-                            self._make(split, download=True)
-                    except ValueError as error:
-                        raise InputError(f"{self.name}: {' '.join(str(error).split())}") from error
+                    with fetching(self.name, self.root):
+                        self._make(split, download=True)
         super().prepare_data()
 
     def open(self, split: Split) -> MapDataset:
@@ -116,15 +151,13 @@ class Torchvision(MapData):
         except (RuntimeError, OSError) as error:
             if isinstance(error.__context__, ImportError):
                 raise InputError(f"{self.name} requires another package: {error.__context__}") from error
-            if "download" in self._constructor():
+            if self.name not in _NOT_DOWNLOADED:
                 raise absent(self.name, self.root) from error
             cause = " ".join(str(error).split())
             raise InputError(
                 f"{self.name} is missing or damaged at {self.root} ({cause}); it cannot be downloaded: "
                 f"torchvision's documentation of {self.name} says where its files are"
             ) from error
-        except (TypeError, ValueError) as error:
-            raise InputError(f"{self.name}: {' '.join(str(error).split())}") from error
 
     def class_names(self, dataset: MapDataset) -> tuple[str, ...]:
         """Return the names of the classes, from the attribute that the class of torchvision has."""
@@ -136,26 +169,14 @@ class Torchvision(MapData):
         index = getattr(dataset, "class_to_idx", None)
         return tuple(sorted(index, key=index.__getitem__)) if isinstance(index, Mapping) else ()
 
-    def _constructor(self) -> set[str]:
-        """Return the names of the constructor's arguments, with those of its parents if it passes them on."""
-        names: set[str] = set()
-        for base in self._class.__mro__:
-            parameters = inspect.signature(base.__init__).parameters.values()
-            names |= {each.name for each in parameters}
-            if all(each.kind is not each.VAR_KEYWORD for each in parameters):
-                break
-        return names
-
     def _make(self, split: str, **arguments: Any) -> MapDataset:
-        value, accepted = DATASETS[self.name][split], self._constructor()
-        if isinstance(value, dict):
-            arguments |= value
-        elif value is not None:
-            arguments[next(each for each in ARGUMENTS if each in self._parameters)] = value
-        arguments |= {"download": False} if "download" in accepted and "download" not in arguments else {}
-        arguments |= {"root": self.root} if "root" in accepted else {}
-        arguments |= {"split": "balanced"} if self.name == "EMNIST" else {}
-        dataset = self._class(**arguments | self.arguments)
+        arguments |= DATASETS[self.name][split]
+        if self.name != "FakeData":
+            arguments["root"] = self.root
+        try:
+            dataset = getattr(datasets, self.name)(**arguments | self.arguments)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{self.name}: {' '.join(str(error).split())}") from error
         if self.name == "SUN397":  # torchvision keeps the order in which the disk lists the files
             pairs = sorted(zip(dataset._image_files, dataset._labels, strict=True))
             dataset._image_files, dataset._labels = map(list, zip(*pairs, strict=True))

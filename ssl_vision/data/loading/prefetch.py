@@ -1,10 +1,29 @@
-"""Prefetching in threads."""
+"""Prefetching in threads, and of batches that are decoded in worker processes."""
 
 import itertools
+import multiprocessing
+import os
+import signal
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from functools import cache, partial
+from multiprocessing.synchronize import Event
+from multiprocessing.util import Finalize
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from ssl_vision.data.images import Batch, Images
+from ssl_vision.errors import InputError
+
+_SECONDS_OF_A_STEP = 120
+"""Time that workers give the main process to finish its step, which may compile, and to save."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -38,3 +57,109 @@ def ahead(
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()
+
+
+class _Decoded(NamedTuple):
+    batch: Batch | None
+    messages: list[str]
+    """Warnings, or the error if there is no batch."""
+    replaced: int = 0
+    """Number of images that were replaced."""
+
+
+class _BatchesOfRows(Dataset[_Decoded]):
+    """Map-style data set whose indices are the rows of a batch."""
+
+    def __init__(self, data: Images) -> None:
+        self.data = data
+
+    def __getitem__(self, index: NDArray[np.int64]) -> _Decoded:
+        rows, before = torch.from_numpy(index), self.data.replaced
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                images = self.data.at(rows)
+            except InputError as error:
+                return _Decoded(None, [str(error)])
+        batch = Batch(images, self.data.labels_read(rows), rows)
+        return _Decoded(batch, [str(each.message) for each in caught], self.data.replaced - before)
+
+
+def worker_processes(chosen: int | None, devices: int | None) -> int:
+    """Return the number of processes that decode for one device: by default, its share of the cores.
+
+    Args:
+        chosen: The number, or None for the default.
+        devices: Number of devices of this machine; None outside training, for the processes of torchrun.
+    """
+    if chosen is not None:
+        return chosen
+    devices = devices or int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // devices)
+
+
+def check_workers(chosen: int | None) -> None:
+    """Check the option `workers`.
+
+    Raises:
+        InputError: it is negative.
+    """
+    if chosen is not None and chosen < 0:
+        raise InputError(f"workers must be 0 or more, not {chosen}")
+
+
+def decoded_ahead(data: Images, shares: Iterator[Tensor], *, pin: bool) -> Iterator[Batch]:
+    """Decode batches in `data.workers` processes, two ahead in each, and yield them in order.
+
+    Warnings are repeated in this process.
+
+    Args:
+        data: The images.
+        shares: Rows of each batch, (N,) int64.
+        pin: Copy the batches into page-locked memory.
+
+    Raises:
+        InputError: an image cannot be decoded.
+    """
+    loader: DataLoader[Any] = DataLoader(
+        _BatchesOfRows(data),
+        sampler=(rows.numpy() for rows in shares),  # type: ignore[arg-type]
+        batch_size=None,
+        num_workers=data.workers,
+        pin_memory=pin,
+        worker_init_fn=partial(_defer_signals, ending=_ending(os.getpid())),
+        generator=torch.Generator(),  # the global generator keeps its state
+    )
+    try:
+        for decoded in loader:
+            if decoded.batch is None:
+                raise InputError(decoded.messages[0])
+            for message in decoded.messages:
+                warnings.warn(message, stacklevel=2)
+            data.replaced += decoded.replaced
+            yield decoded.batch
+    except Exception as error:
+        # The traceback refers to the loader, and to the error itself: both, and the workers, would remain.
+        raise error.with_traceback(None) from None
+
+
+@cache
+def _ending(process: int) -> Event:
+    """Return an event that is set when the process with this id ends, before it waits for its workers."""
+    event = multiprocessing.Event()
+    Finalize(None, event.set, exitpriority=0)
+    return event
+
+
+def _defer_signals(worker: int, *, ending: Event) -> None:
+    """Let the main process finish its step when a signal ends all processes of a job."""
+
+    def on_sigterm(*_: object) -> None:
+        if ending.is_set():
+            os._exit(0)
+        signal.alarm(_SECONDS_OF_A_STEP)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, on_sigterm)

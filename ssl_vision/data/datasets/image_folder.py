@@ -3,6 +3,7 @@
 import os
 from collections.abc import Collection, Mapping
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,27 +12,34 @@ import torch
 from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision.data.augment.views import Views
-from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, DecodedData
+from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, DecodedData, Undecoded
 from ssl_vision.data.datasets.encoded import encoded_images
-from ssl_vision.data.datasets.split_folders import SplitFolders
 from ssl_vision.data.images import Images
-from ssl_vision.data.loading.decoded_cache import Undecoded
 from ssl_vision.data.loading.decoding import squares
+from ssl_vision.data.loading.file_listing import Listing, count_images, list_images
 from ssl_vision.data.loading.fingerprint import (
     FileRecord,
     Fingerprint,
     digest_of_content,
     digest_of_files,
 )
-from ssl_vision.data.loading.listing import Listing, count_images, list_images
-from ssl_vision.data.loading.prefetch import ahead
-from ssl_vision.data.loading.worker_processes import check_workers, worker_processes
+from ssl_vision.data.loading.prefetch import ahead, check_workers, worker_processes
 from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked
 
 _ON_DISK = 2**36
 """Maximum size of squares that are stored by default."""
+
+NAMES = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation"),
+    "test": ("test", "testing"),
+}
+"""Recognised directory names of each split in lower case; the first one is the default."""
+
+_OPTIONS = {"train": "--data.train", "val": "--data.val_folder", "test": "--data.test"}
+_TITLES = {"train": "train", "val": "validation", "test": "test"}
 
 
 class ImageFolder(DecodedData):
@@ -107,11 +115,8 @@ class ImageFolder(DecodedData):
             splits = self._stored_splits("validate")
             if self.trainer is not None:
                 self.check(*splits)
-            for split in splits:
-                if not self.has(split) or self._streams:
-                    continue
-                if self._large(images := self._undecoded(split), self.image_size):
-                    self._cached(images, self.image_size, where=self.folder_of(split))
+            if not self._streams:
+                self._write_caches(*splits)
         except InputError:
             if self.trainer is None or self.trainer.world_size == 1:
                 raise
@@ -133,11 +138,9 @@ class ImageFolder(DecodedData):
                 side=self.image_size, pixel_range=self.pixel_range, strict=self.strict,
                 workers=worker_processes(self.workers, self.trainer.num_devices if self.trainer else None),
             )  # fmt: skip
-        prefix = self._prefix(listing)
-        images, file, contents = self._stored(
-            self._undecoded(split), self.image_size, where=listing.folder, prefix=prefix
-        )
-        self._contents |= {prefix + name: content for name, content in contents.items()}
+        undecoded = self._undecoded(split)
+        images, file, contents = self._stored(undecoded)
+        self._contents |= {undecoded.prefix + name: content for name, content in contents.items()}
         names = [class_of(name) for name in contents]
         classes = tuple(sorted({*names} - {""})) if split == "train" else self.classes
         if split != "train":
@@ -202,31 +205,25 @@ class ImageFolder(DecodedData):
             return Fingerprint(digest_of_content(digests.encode()), files={}, compared="paths or file sizes")
         known = known or {}
         states = {
-            path: state
+            self._prefix(listing) + name: state
             for listing in map(self.listing, splits)
-            for path, state in zip(self._paths(listing), listing.states, strict=True)
+            for name, *state in zip(
+                listing.names, listing.sizes.tolist(), listing.modified.tolist(), strict=True
+            )
         }
-        contents = {
-            path: file.content
-            for path, file in known.items()
-            if states.get(path) == (file.size, file.modified)
-        }
+        contents = {path: file.content for path, file in known.items() if states.get(path) == [*file[:2]]}
         contents |= self._contents
         unread = [path for path in states if path not in contents]
         workers = os.cpu_count() or 1
-        read = tracked(
-            ahead(self._content, unread, workers=workers, depth=8 * workers),
-            "checking", total=len(unread), unit="images",
-        )  # fmt: skip
-        contents |= dict(zip(unread, read, strict=True))
-        undecodable = set(self.skipped)
-        undecodable |= {
+        read = ahead(self._content, unread, workers=workers, depth=8 * workers)
+        contents |= zip(unread, tracked(read, "checking", total=len(unread), unit="images"), strict=True)
+        undecodable = {*self.skipped} | {
             path for path, file in known.items()
             if not file.decoded and file.content == contents.get(path) and path not in self._contents
         }  # fmt: skip
         files = {
-            path: FileRecord(*state, contents[path], path not in undecodable)
-            for path, state in states.items()
+            path: FileRecord(size, modified, contents[path], path not in undecodable)
+            for path, (size, modified) in states.items()
         }
         return Fingerprint(digest_of_files(files), files)
 
@@ -238,7 +235,7 @@ class ImageFolder(DecodedData):
             return ""
 
     @cached_property
-    def _folders(self) -> SplitFolders:
+    def _folders(self) -> "SplitFolders":
         return SplitFolders(self.root, {"train": self.train, "val": self.val_folder, "test": self.test})
 
     def listing(self, split: Split) -> Listing:
@@ -271,22 +268,15 @@ class ImageFolder(DecodedData):
         path = os.path.relpath(listing.folder, self.root)
         return "" if path == "." else path + os.sep
 
-    def _paths(self, listing: Listing) -> list[str]:
-        """Return paths of listed files relative to root."""
-        prefix = self._prefix(listing)
-        return [prefix + name for name in listing.names]
-
     def _undecoded(self, split: Split) -> Undecoded:
         listing = self.listing(split)
-        folder, names = listing.folder, listing.names
+        folder, names, side = listing.folder, listing.names, self.image_size
         return Undecoded(
-            label="all" if folder == self.root else quote(os.path.relpath(folder, self.root), safe=""),
-            names=names,
-            digest=listing.digest,
-            squares=lambda: squares(
-                folder, names, side=self.image_size, strict=self.strict, pixel_range=self.pixel_range
-            ),
-        )
+            "all" if folder == self.root else quote(os.path.relpath(folder, self.root), safe=""),
+            folder, names, listing.digest,
+            lambda: squares(folder, names, side=side, strict=self.strict, pixel_range=self.pixel_range),
+            side=side, prefix=self._prefix(listing),
+        )  # fmt: skip
 
 
 def class_of(name: str) -> str:
@@ -300,3 +290,102 @@ def _refuse_other_classes(folder: Path, labels: Collection[str], classes: Collec
     unknown = {*labels} - {"", *classes}
     if classes and unknown:
         raise InputError(f"{folder / min(unknown)} is a class that the train split does not have")
+
+
+class SplitFolders:
+    """Directories of the splits below a root.
+
+    A chosen directory must exist. Otherwise, a directory with one of the recognised names of the split is
+    used, in upper or lower case; the default name takes precedence.
+
+    Args:
+        root: Directory of the images.
+        chosen: Path of each split's directory below root; the default name means that none was chosen.
+
+    Raises:
+        InputError: the root does not exist or cannot be read.
+    """
+
+    def __init__(self, root: Path, chosen: dict[str, str]) -> None:
+        if not root.is_dir():
+            raise InputError(f"no folder {root}: give the directory of the images with --data.root")
+        self.root = root
+        self.chosen = chosen
+        try:
+            with os.scandir(root) as entries:
+                folders = [entry.name for entry in entries if entry.is_dir()]
+        except OSError as error:
+            raise InputError(f"{root} cannot be read ({error.strerror})") from error
+        self._folders = sorted(name for name in folders if not name.startswith("."))
+
+    def find(self, split: str) -> Path | None:
+        """Return the directory of a split, or None.
+
+        Raises:
+            InputError: the chosen directory does not exist, or several directories match the split.
+        """
+        name = self.chosen[split]
+        if (folder := self.root / name).is_dir():
+            return folder
+        if self._is_chosen(split):
+            raise InputError(f"no folder {folder} for the {_TITLES[split]} split: {self._advice(split)}")
+        matches = self._matches(split)
+        if len(matches) > 1:
+            raise InputError(
+                f"{self.root}: {_listed(matches)} could each be the {_TITLES[split]} split; "
+                f"choose one with {_OPTIONS[split]} FOLDER"
+            )
+        return self.root / matches[0] if matches else None
+
+    def get(self, split: str) -> Path:
+        """Return the directory of a split.
+
+        Raises:
+            InputError: there is none, or several directories match the split.
+        """
+        folder = self.find(split)
+        if folder is None:
+            raise InputError(
+                f"no folder for the {_TITLES[split]} split in {self.root}: {self._advice(split)}"
+            )
+        return folder
+
+    def others(self, folder: Path) -> set[Path]:
+        """Return the directories of the other splits, whose images are excluded from a train directory.
+
+        If root itself is the train split because there is no train directory, directories with recognised
+        names are always excluded.
+        """
+        names = {self.chosen["val"], self.chosen["test"]}
+        if folder.resolve() == self.root.resolve():
+            for split in ("val", "test"):
+                if not self._is_chosen("train") or not self._is_chosen(split):
+                    names |= set(self._matches(split))
+        return {self._inside(self.root / name) for name in names}
+
+    def taken(self, folder: Path) -> set[Path]:
+        """Return the directories that are taken as splits, given that of train; empty if that is chosen."""
+        if folder.resolve() == self.root.resolve():
+            return {path for path in self.others(folder) if path.is_dir()}
+        names = [] if self._is_chosen("train") else chain(self.chosen.values(), *map(self._matches, NAMES))
+        return {self.root / name for name in names if (self.root / name).is_dir()}
+
+    def _inside(self, folder: Path) -> Path:
+        """Return a directory as a path below root, however it is written, if it is inside root."""
+        top, real = self.root.resolve(), folder.resolve()
+        return self.root / real.relative_to(top) if real.is_relative_to(top) else folder
+
+    def _is_chosen(self, split: str) -> bool:
+        return self.chosen[split] != NAMES[split][0]
+
+    def _matches(self, split: str) -> list[str]:
+        return [name for name in self._folders if name.lower() in NAMES[split]]
+
+    def _advice(self, split: str) -> str:
+        folders = f"folders: {_listed(self._folders)}" if self._folders else "there are no folders"
+        return f"set it with {_OPTIONS[split]} FOLDER ({folders})"
+
+
+def _listed(names: list[str]) -> str:
+    shown = names if len(names) <= 12 else [*names[:11], f"{len(names) - 11} more"]
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))

@@ -1,32 +1,39 @@
 """Lists of the image files below a folder, which need a few dozen bytes for each file."""
 
 import hashlib
+import mimetypes
 import os
+import secrets
 import time
+import zlib
 from array import array
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision.data.loading.decoding import read_content
-from ssl_vision.data.loading.stored_arrays import Arrays, load_arrays, store_arrays
 from ssl_vision.errors import InputError
 
-EXTENSIONS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+EXTENSIONS = {
+    ".apng", ".avif", ".bmp", ".gif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png",
+    ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp",
+}  # fmt: skip
 """Extensions of image files, matched case-insensitively."""
 
 _DIGITS = 16
 _FOLDER = -2
 """Size of a folder, which distinguishes it from files."""
-_VERSION = 2
+_VERSION = 3
 _THREADS = 8
 _STORED = 2**16
 """Number of files from which a listing is stored."""
@@ -34,6 +41,9 @@ _RECENT = 2 * 10**9
 """Age in nanoseconds below which a folder may change again without changing its modification time."""
 
 Integers = NDArray[np.int64]
+
+Arrays = dict[str, NDArray[Any]]
+"""One-dimensional arrays by name."""
 
 
 class Names(Sequence[str]):
@@ -56,17 +66,8 @@ class Names(Sequence[str]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        """Return a string, or a list of several."""
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        index %= len(self)
+    def __getitem__(self, index: int) -> str:  # type: ignore[override]
+        index = range(len(self))[index]
         start = self._ends[index - 1] + 1 if index else 0
         return os.fsdecode(self.packed[start : self._ends[index]].tobytes())
 
@@ -178,8 +179,8 @@ def list_images(folder: Path, *, but: Collection[Path] = (), place: Path | None 
     """
     if not folder.is_dir():
         raise InputError(f"no folder {folder}")
-    stored = None if place is None else StoredListing(place, folder, but)
-    if stored is not None and (listing := stored.read()) is not None:
+    file = None if place is None else listing_file(place, folder, but)
+    if file is not None and (listing := read_listing(file, folder)) is not None:
         return listing
     walk = _Walk(folder, but)
     listing = Listing.of(folder, walk.files())
@@ -188,11 +189,14 @@ def list_images(folder: Path, *, but: Collection[Path] = (), place: Path | None 
         searched = f"{folder} outside {' and '.join(excluded)}" if excluded else str(folder)
         advice = "; set the folder of training images with --data.train FOLDER" if excluded else ""
         raise InputError(f"no images in {searched}: looked for {' '.join(sorted(EXTENSIONS))}{advice}")
-    if stored is not None and len(listing.names) >= _STORED:
-        stored.write(listing, walk.folders)
+    if file is not None and len(listing.names) >= _STORED:
+        write_listing(file, listing, walk.folders)
     if hidden := sum(map(count_images, walk.hidden)):
         names = ", ".join(sorted({path.name for path in walk.hidden}))
         rank_zero_warn(f"{hidden:,} images below {folder} are left out, in hidden folders: {names}")
+    if walk.unread:
+        kinds = ", ".join(f"{count:,} {extension}" for extension, count in sorted(walk.unread.items()))
+        rank_zero_warn(f"images below {folder} are left out, as their type is not read: {kinds}")
     return listing
 
 
@@ -212,11 +216,13 @@ class _Walk:
         folders: Modification time of each folder that was read, by its path relative to the folder; -1 if the
             folder has just been modified.
         hidden: Hidden folders, which are not read.
+        unread: Number of image files of other types, by extension.
     """
 
     def __init__(self, folder: Path, but: Collection[Path]) -> None:
         self.folders: dict[str, int] = {}
         self.hidden: list[Path] = []
+        self.unread = Counter[str]()
         self._root = str(folder)
         self._excluded = {_identity(os.stat(path)) for path in but if path.is_dir()}
 
@@ -237,7 +243,6 @@ class _Walk:
     def _read(self, prefix: str, above: frozenset[tuple[int, int]]) -> list[Any]:
         """Return the files of a folder, and futures of its subfolders; nothing if it contains itself."""
         path = os.path.join(self._root, prefix)
-        parts: list[Any] = []
         try:
             status = os.stat(path)
             identity = _identity(status)
@@ -246,22 +251,35 @@ class _Walk:
             recent = time.time_ns() - status.st_mtime_ns < _RECENT
             self.folders[prefix] = -1 if recent else status.st_mtime_ns
             with os.scandir(path) as entries:
-                states = sorted((entry.name, *_state(entry)) for entry in entries if _is_wanted(entry))
+                states = sorted(filter(None, map(self._state, entries)))
         except OSError as error:
             raise InputError(f"{error.filename} cannot be read ({error.strerror})") from error
-        for name, size, modified in states:
-            if size == _FOLDER:
+        parts: list[Any] = []
+        for is_folder, group in groupby(states, key=lambda state: state[1] == _FOLDER):
+            names, sizes, modified = map(list, zip(*group, strict=True))
+            if not is_folder:
+                parts.append(FilesOfFolder(prefix, names, sizes, modified))
+                continue
+            for name in names:
                 if name.startswith(".") or name == "__MACOSX":
                     self.hidden.append(Path(path, name))
                 else:
                     parts.append(self._pool.submit(self._read, prefix + name + os.sep, above | {identity}))
-                continue
-            if not parts or isinstance(parts[-1], Future):
-                parts.append(FilesOfFolder(prefix, [], [], []))
-            parts[-1].names.append(name)
-            parts[-1].sizes.append(size)
-            parts[-1].modified.append(modified)
         return parts
+
+    def _state(self, entry: "os.DirEntry[str]") -> tuple[str, int, int] | None:
+        """Return name, size and modification time of an image file or a folder, whose size is `_FOLDER`."""
+        extension = os.path.splitext(entry.name)[1].lower()
+        try:
+            if entry.is_dir():
+                return entry.name, _FOLDER, 0
+            if extension not in EXTENSIONS:
+                self.unread.update([extension] if names_image(entry.name) else [])
+                return None
+            status = entry.stat()
+        except OSError:  # a link to itself or without a target
+            return (entry.name, -1, 0) if extension in EXTENSIONS else None
+        return entry.name, status.st_size, status.st_mtime_ns
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
@@ -269,76 +287,92 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _is_folder(entry: "os.DirEntry[str]") -> bool:
+def names_image(name: str) -> bool:
+    """Return True if the extension of a file is that of an image of any type."""
+    extension = os.path.splitext(name)[1].lower()
+    return extension in EXTENSIONS or (mimetypes.guess_type(f"x{extension}")[0] or "").startswith("image/")
+
+
+def listing_file(place: Path, folder: Path, but: Collection[Path]) -> Path:
+    """Return the path of a stored listing."""
+    key = [os.path.relpath(folder, place), *(os.path.relpath(path, folder) for path in sorted(but))]
+    return place / f"{hashlib.sha256(repr((_VERSION, key)).encode()).hexdigest()[:_DIGITS]}.listing"
+
+
+def read_listing(file: Path, folder: Path) -> Listing | None:
+    """Read a stored listing of a folder; None if there is none, or a folder has changed."""
+    arrays = load_arrays(file)
+    if arrays is None:
+        return None
     try:
-        return entry.is_dir()
-    except OSError:  # a link to itself
-        return False
+        with ThreadPoolExecutor(_THREADS) as pool:
+            times = list(pool.map(lambda name: _modified(folder, name), Names(arrays.pop("folders"))))
+    except OSError:
+        return None
+    if times != arrays.pop("folders_modified").tolist():
+        return None
+    names, classes = Names(arrays.pop("names")), tuple(Names(arrays.pop("classes")))
+    return Listing(folder, names, classes=classes, stored=True, **arrays)
 
 
-def _is_wanted(entry: "os.DirEntry[str]") -> bool:
-    return _is_folder(entry) or os.path.splitext(entry.name)[1].lower() in EXTENSIONS
-
-
-def _state(entry: "os.DirEntry[str]") -> tuple[int, int]:
-    """Return the size and the modification time of a file, or `_FOLDER`."""
-    if _is_folder(entry):
-        return _FOLDER, 0
-    try:
-        status = entry.stat()
-    except OSError:  # a link without a target
-        return -1, 0
-    return status.st_size, status.st_mtime_ns
-
-
-class StoredListing:
-    """File of a listing.
+def write_listing(file: Path, listing: Listing, folders: dict[str, int]) -> None:
+    """Write a listing if the directory is writable.
 
     Args:
-        place: Directory of the file.
-        folder: The listed folder.
-        but: Excluded folders.
+        file: Path of the stored listing.
+        listing: The listing.
+        folders: Modification time of each listed folder, by its relative path.
     """
+    with suppress(OSError):
+        before = _modified(listing.folder, "")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if folders[""] == before:  # the new directory may have changed it
+            folders[""] = _modified(listing.folder, "")
+    arrays: Arrays = {
+        "names": listing.names.packed,
+        "sizes": listing.sizes,
+        "modified": listing.modified,
+        "labels": listing.labels,
+        "classes": Names.of(listing.classes).packed,
+        "folders": Names.of(folders).packed,
+        "folders_modified": np.array(list(folders.values())),
+    }
+    store_arrays(file, arrays)
 
-    def __init__(self, place: Path, folder: Path, but: Collection[Path]) -> None:
-        self.folder = folder
-        key = [os.path.relpath(folder, place), *(os.path.relpath(path, folder) for path in sorted(but))]
-        name = hashlib.sha256(repr((_VERSION, key)).encode()).hexdigest()[:_DIGITS]
-        self.file = place / f"{name}.listing"
 
-    def read(self) -> Listing | None:
-        """Return the listing; None if there is none, or a folder has changed."""
-        arrays = load_arrays(self.file)
-        if arrays is None:
-            return None
-        try:
-            with ThreadPoolExecutor(_THREADS) as pool:
-                modified = list(pool.map(self._modified, Names(arrays["folders"])))
-        except OSError:
-            return None
-        if modified != arrays["folders_modified"].tolist():
-            return None
-        names, classes = Names(arrays["names"]), tuple(Names(arrays["classes"]))
-        numbers = {name: arrays[name] for name in ("sizes", "modified", "labels")}
-        return Listing(self.folder, names, classes=classes, stored=True, **numbers)
+def _modified(folder: Path, name: str) -> int:
+    return os.stat(os.path.join(folder, name)).st_mtime_ns
 
-    def write(self, listing: Listing, folders: dict[str, int]) -> None:
-        """Write the listing if the directory is writable."""
-        with suppress(OSError):
-            before = self._modified("")
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            if folders[""] == before:  # the new directory may have changed it
-                folders[""] = self._modified("")
-        arrays: Arrays = {
-            "names": listing.names.packed,
-            "sizes": listing.sizes,
-            "modified": listing.modified,
-            "labels": listing.labels,
-            "classes": Names.of(listing.classes).packed,
-            "folders": Names.of(folders).packed,
-            "folders_modified": np.array(list(folders.values())),
-        }
-        store_arrays(self.file, arrays)
 
-    def _modified(self, folder: str) -> int:
-        return os.stat(os.path.join(self.folder, folder)).st_mtime_ns
+def load_arrays(file: Path) -> Arrays | None:
+    """Map the arrays of a file into memory.
+
+    Returns:
+        The arrays; None if there is no such file, it is damaged, or it is replaced while it is opened.
+    """
+    try:
+        stored = torch.load(file, mmap=True, weights_only=True)
+        arrays = {name: values.numpy() for name, values in stored["arrays"].items()}
+        return arrays if stored["checksum"] == _checksum(arrays) else None
+    except Exception:  # torch may raise nearly anything for damaged files
+        return None
+
+
+def store_arrays(file: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays to a file, which is renamed when it is complete, if its directory is writable."""
+    partial = file.with_name(f"{file.name}.{secrets.token_hex(4)}.partial")
+    tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
+    with suppress(OSError, RuntimeError):  # torch reports a full disk as a RuntimeError
+        file.parent.mkdir(parents=True, exist_ok=True)
+        torch.save({"arrays": tensors, "checksum": _checksum(arrays)}, partial)
+        os.replace(partial, file)
+    with suppress(OSError):
+        partial.unlink(missing_ok=True)
+
+
+def _checksum(arrays: Mapping[str, NDArray[Any]]) -> int:
+    checksum = 0
+    for name, values in sorted(arrays.items()):
+        checksum = zlib.crc32(f"{name} {values.dtype} {values.shape}".encode(), checksum)
+        checksum = zlib.crc32(np.ascontiguousarray(values).data, checksum)
+    return checksum
