@@ -18,6 +18,7 @@ from torch import nn
 from ssl_vision.cli.fit import executed
 from ssl_vision.cli.fit_summary import validation_lines, validations
 from ssl_vision.cli.import_paths import local_modules
+from ssl_vision.cli.recipes import with_recipes
 from ssl_vision.data import ImageData, Views
 from ssl_vision.data.datasets.map_style import MapDataset
 from ssl_vision.errors import InputError, Interrupted
@@ -74,10 +75,10 @@ def fit(config: Config | Sequence[Config], **overrides: Any) -> TrainedRun:
     generators and environment variables are left as they were.
 
     Args:
-        config: path of a config file, options as a dict, or a list of them, of which later ones replace
-            values of earlier ones. Keys of a dict are the names of options, such as ``"trainer.max_epochs"``,
-            or sections of a config file, such as ``"trainer"``. Values are numbers, also those of
-            NumPy, strings, lists and dicts.
+        config: path of a config file, name of a recipe, such as ``"pretrain/digits"``, options as a dict, or
+            a list of them, of which later ones replace values of earlier ones. Keys of a dict are the names
+            of options, such as ``"trainer.max_epochs"``, or sections of a config file, such as ``"trainer"``.
+            Values are numbers, also those of NumPy, strings, lists and dicts.
         **overrides: further options, which replace values of the config; those with dots in their names are
             given as ``**{"model.objective": "MACL"}``.
 
@@ -99,7 +100,7 @@ def fit(config: Config | Sequence[Config], **overrides: Any) -> TrainedRun:
     args = ["fit"]
     for each in configs:
         args += _options(each) if isinstance(each, Mapping) else [f"--config={os.fspath(each)}"]
-    args += _options(overrides)
+    args = with_recipes([*args, *_options(overrides)])
     with local_modules(args), _globals_restored():
         try:
             cli = executed(args)

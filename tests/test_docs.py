@@ -388,7 +388,6 @@ def test_troubleshooting_messages_exist_in_code():
         "… has no option '…', did you mean '…'?",  # assembled from parts
         "… has no option 'temperature'",
         "model: is now --model.encoder.…",
-        "File does not exist",  # messages of libraries
         "limit_train_batches",
         "CUDA out of memory",
     }

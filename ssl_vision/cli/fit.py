@@ -33,6 +33,7 @@ from ssl_vision.cli.fit_summary import nothing_left, summary, validated
 from ssl_vision.cli.import_paths import local_modules
 from ssl_vision.cli.parser import ArgumentParser, one_line
 from ssl_vision.cli.progress_bar import RunBar
+from ssl_vision.cli.recipes import with_recipes
 from ssl_vision.cli.resume import (
     StartObserver,
     check_config,
@@ -350,6 +351,7 @@ def check_options(args: Sequence[str]) -> None:
     Raises:
         InputError: an option or a config file is not usable.
     """
+    args = with_recipes(args)
     with local_modules(args):
         executed(args, _OptionsOnly)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ssl_vision.cli.fit_help import answer
 from ssl_vision.cli.import_paths import local_modules
+from ssl_vision.cli.recipes import with_recipes
 from ssl_vision.errors import InputError
 from ssl_vision.loading import load
 from ssl_vision.quiet import one_line_warnings
@@ -22,7 +23,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     Returns:
         Arguments of the report of a run that was trained, on the first process.
     """
-    with _of_run(args[1:]) as options:
+    with _of_run(with_recipes(args[1:])) as options:
         return _run(args[0], options)
 
 

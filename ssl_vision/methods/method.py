@@ -391,7 +391,7 @@ class Method(pl.LightningModule, ABC):
             with suppress(InputError):
                 self._check_graph()
                 rank_zero_info(
-                    "on one GPU, --config configs/pretrain/cifar10_gpu.yaml makes small steps faster: "
+                    "on one GPU, --config pretrain/cifar10_gpu makes small steps faster: "
                     "one CUDA graph per step, compiled, in bfloat16"
                 )
             return

@@ -15,6 +15,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from ssl_vision.cli.choices import known_options
 from ssl_vision.cli.import_paths import names_in_command
 from ssl_vision.cli.parser import ArgumentParser
+from ssl_vision.cli.recipes import CONFIGS, find_recipe
 from ssl_vision.cli.suggestions import closest_match, closest_option
 from ssl_vision.descriptions import described, description_of
 from ssl_vision.errors import InputError
@@ -52,14 +53,13 @@ def run(args: Sequence[str]) -> None:
     parser = _parser()
     own_args, passed = _split(parser, list(args))
     options = parser.parse_args(own_args)
-    file = read_sweep_file(options.file)
+    path = find_recipe(options.file, CONFIGS / "sweep", "sweep file")
+    file = read_sweep_file(path)
     _check_parameters(file)
     _check_metric(file, passed)
     plan = Plan(
-        folder=_folder(
-            options.runs_dir, str(options.name or file.content.get("name") or Path(options.file).stem)
-        ),
-        text=read_text(Path(options.file)),
+        folder=_folder(options.runs_dir, str(options.name or file.content.get("name") or path.stem)),
+        text=read_text(path),
         cap=check_cap(file, options.trials),
         options=tuple(passed),
         seed=options.seed,
@@ -248,7 +248,7 @@ def _split(parser: ArgumentParser, args: list[str]) -> tuple[list[str], list[str
 
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="ssl-vision sweep", description=run.__doc__)
-    parser.add_argument("file", type=str, help="W&B sweep file.")
+    parser.add_argument("file", type=str, help="W&B sweep file, or the name of one of configs/sweep/.")
     parser.add_argument(
         "--workers",
         type=NonNegativeInt | None,

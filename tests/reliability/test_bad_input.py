@@ -242,7 +242,7 @@ KEYS = [
         r"{here}/c\.yaml: contains itself, or more than 10000 values",
         with_user_file("c.yaml", b"data: &a {class_path: Digits, init_args: *a}"),
     ),
-    Case("an absent file", "fit --config={here}/c.yaml", r"config: File does not exist: '{here}/c\.yaml'"),
+    Case("an absent file", "fit --config={here}/c.yaml", r"--config {here}/c\.yaml: no such file or recipe"),
 ]
 
 VALUES = [

@@ -216,10 +216,10 @@ def test_missing_library_is_reported_with_install_command(
     ("args", "line"),
     [
         ([], "file"),
-        (["absent.yaml"], "absent.yaml cannot be read (No such file or directory)"),
+        (["absent.yaml"], "sweep file absent.yaml: no such file or recipe"),
         (["FILE", "--worker=2"], "--worker: did you mean --workers?"),
         (["FILE", "--workers=-1"], "workers"),
-        (["--seed", "-1", "absent.yaml"], "absent.yaml cannot be read"),
+        (["--seed", "-1", "absent.yaml"], "absent.yaml: no such file or recipe"),
         (
             ["FILE", "--overwrite=true"],
             "--overwrite: delete the directory of the sweep, or choose another --name",
