@@ -15,10 +15,10 @@ import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import nn
 
+from ssl_vision.cli.early_check import checked
 from ssl_vision.cli.fit import executed
 from ssl_vision.cli.fit_summary import validation_lines, validations
 from ssl_vision.cli.import_paths import local_modules
-from ssl_vision.cli.recipes import with_recipes
 from ssl_vision.data import ImageData, Views
 from ssl_vision.data.datasets.map_style import MapDataset
 from ssl_vision.errors import InputError, Interrupted
@@ -97,20 +97,20 @@ def fit(config: Config | Sequence[Config], **overrides: Any) -> TrainedRun:
         (2, 'InfoNCE')
     """
     configs = [config] if isinstance(config, (str, PathLike, Mapping)) else list(config)
-    args = ["fit"]
+    args: list[str] = []
     for each in configs:
         args += _options(each) if isinstance(each, Mapping) else [f"--config={os.fspath(each)}"]
-    args = with_recipes([*args, *_options(overrides)])
+    args += _options(overrides)
     with local_modules(args), _globals_restored():
         try:
-            cli = executed(args)
+            outcome = executed(["fit", *checked(args)])
         except Interrupted as error:
             if error.signal == signal.SIGINT:
                 raise KeyboardInterrupt("saved; continue with ckpt_path='last'") from None
             raise SystemExit(128 + error.signal) from None
-    if cli.page is not None:
-        write(**cli.page)
-    return TrainedRun(cli.folder.path)
+    if outcome.page is not None:
+        write(**outcome.page)
+    return TrainedRun(outcome.folder.path)
 
 
 @overload

@@ -81,7 +81,7 @@ def parse_only(monkeypatch):
 
     def read(words):
         with monkeypatch.context() as patch:
-            patch.setattr("ssl_vision.cli.fit.RunCLI.before_instantiate_classes", stop)
+            patch.setattr("ssl_vision.cli.fit.FitCLI.instantiate_classes", stop)
             if words[0] not in ("fit", "validate"):
                 patch.setattr(ArgumentParser, "parse_args", parse_and_stop)
             with pytest.raises(Parsed):
