@@ -19,6 +19,7 @@ from ssl_vision.data.module import ImageData
 from ssl_vision.descriptions import describe
 from ssl_vision.encoders import Encoder, ResNet, as_encoder, build, floating_dtype
 from ssl_vision.errors import InputError
+from ssl_vision.lightning_private import count_optimizer_step, create_train_loader
 from ssl_vision.methods.checks import (
     check_gathers,
     check_images,
@@ -310,9 +311,7 @@ class Method(pl.LightningModule, ABC):
                 )
         loss = self._graphed(batch)
         self.after_update()
-        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
-        progress.increment_ready()
-        progress.increment_completed()
+        count_optimizer_step(self.trainer)
         schedule: Any = self.lr_schedulers()
         if schedule is not None:
             schedule.step()
@@ -467,7 +466,7 @@ class Method(pl.LightningModule, ABC):
         batches = trainer.world_size * trainer.accumulate_grad_batches
         if self._data is not None:
             return self._data.batch_size * batches
-        trainer.fit_loop.setup_data()
+        create_train_loader(trainer)
         loader = trainer.train_dataloader
         if not isinstance(loader, DataLoader) or loader.batch_size is None:
             raise InputError("optimizer.lr_scaling needs a DataLoader with a batch_size")
