@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 DATA ?= data
 DEADLINE ?= 540
 
-.PHONY: demo help test package-tests check-docs notebooks notebook-outputs catalogue docs torture floors audit gpu lint install install-test clean
+.PHONY: demo help test wheel package-tests check-docs notebooks notebook-outputs catalogue docs torture floors audit gpu lint install install-test clean
 
 demo: install  ## pretrains on the digits, and compares with baselines, with all and with few labels
 	$(BIN)/ssl-vision fit --config configs/pretrain/digits.yaml --name demo --overwrite true
@@ -17,6 +17,13 @@ help:  ## lists the targets
 
 test: install-test  ## runs the linter, the type checker and, on two cores, the tests of the package
 	$(MAKE) --jobs=2 lint package-tests
+
+wheel: install-test  ## builds a wheel and runs README's first commands with it, outside of the checkout
+	rm -rf build && $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(BIN)/python -m pip install --quiet --no-deps --target build/wheel/installed build/wheel/*.whl
+	cd build/wheel && export PYTHONPATH=installed && run="$(abspath $(BIN))/python -m ssl_vision" \
+	&& $$run list configs && $$run fit --config pretrain/digits --name demo --trainer.max_epochs 1 \
+	&& $$run evaluate runs/demo --protocol macl && $$run sweep temperature_digits --dry_run && $$run reproduce macl --dry_run
 
 package-tests: install-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not long and not docs'

@@ -15,6 +15,7 @@ import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import nn
 
+from ssl_vision.cli.early_check import checked
 from ssl_vision.cli.fit import executed
 from ssl_vision.cli.fit_summary import validation_lines, validations
 from ssl_vision.cli.import_paths import local_modules
@@ -74,10 +75,10 @@ def fit(config: Config | Sequence[Config], **overrides: Any) -> TrainedRun:
     generators and environment variables are left as they were.
 
     Args:
-        config: path of a config file, options as a dict, or a list of them, of which later ones replace
-            values of earlier ones. Keys of a dict are the names of options, such as ``"trainer.max_epochs"``,
-            or sections of a config file, such as ``"trainer"``. Values are numbers, also those of
-            NumPy, strings, lists and dicts.
+        config: path of a config file, name of a recipe, such as ``"pretrain/digits"``, options as a dict, or
+            a list of them, of which later ones replace values of earlier ones. Keys of a dict are the names
+            of options, such as ``"trainer.max_epochs"``, or sections of a config file, such as ``"trainer"``.
+            Values are numbers, also those of NumPy, strings, lists and dicts.
         **overrides: further options, which replace values of the config; those with dots in their names are
             given as ``**{"model.objective": "MACL"}``.
 
@@ -96,20 +97,20 @@ def fit(config: Config | Sequence[Config], **overrides: Any) -> TrainedRun:
         (2, 'InfoNCE')
     """
     configs = [config] if isinstance(config, (str, PathLike, Mapping)) else list(config)
-    args = ["fit"]
+    args: list[str] = []
     for each in configs:
         args += _options(each) if isinstance(each, Mapping) else [f"--config={os.fspath(each)}"]
     args += _options(overrides)
     with local_modules(args), _globals_restored():
         try:
-            cli = executed(args)
+            outcome = executed(["fit", *checked(args)])
         except Interrupted as error:
             if error.signal == signal.SIGINT:
                 raise KeyboardInterrupt("saved; continue with ckpt_path='last'") from None
             raise SystemExit(128 + error.signal) from None
-    if cli.page is not None:
-        write(**cli.page)
-    return TrainedRun(cli.folder.path)
+    if outcome.page is not None:
+        write(**outcome.page)
+    return TrainedRun(outcome.folder.path)
 
 
 @overload

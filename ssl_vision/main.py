@@ -25,63 +25,73 @@ class Command(NamedTuple):
 
     Commands that modify a run may return the arguments of ``ssl_vision.report.report.write``, which then
     writes the report of the run, whose path is printed.
+
+    Args:
+        function: module and function, imported when the command is called.
+        help: what the command does.
+        group: heading under which the help lists it; "" for one that only ``ssl-vision help --all`` lists.
     """
 
     function: str
     help: str
-    passes_name: bool = False
+    group: str = ""
 
 
-GROUPS = {
-    "one run": {
-        "fit": Command("ssl_vision.cli.fit_command:run", "pretrain an encoder", passes_name=True),
-        "validate": Command(
-            "ssl_vision.cli.fit_command:run", "validate a checkpoint as during training", passes_name=True
-        ),
-        "evaluate": Command(
-            "ssl_vision.evaluation.command:run", "evaluate a checkpoint under named protocols"
-        ),
-    },
-    "many runs": {
-        "runs": Command("ssl_vision.compare.runs_table:run", "list runs"),
-        "sweep": Command("ssl_vision.sweeps.sweep:run", "run the trials of a sweep file"),
-        "compare": Command(
-            "ssl_vision.compare.compare:run", "compare runs with equal seeds, with statistics"
-        ),
-        "choose": Command("ssl_vision.compare.choose:run", "choose a run without labels"),
-        "reproduce": Command("ssl_vision.reproduce.reproduce:run", "reproduce the tables of papers"),
-    },
-    "reports": {
-        "report": Command("ssl_vision.report.report:run", "write an HTML report of one or several runs"),
-        "maps": Command("ssl_vision.report.maps.maps:run", "draw maps of objectives, as in the papers"),
-    },
-    "export": {
-        "export": Command("ssl_vision.export.export:run", "export an encoder for other libraries"),
-        "embed": Command("ssl_vision.export.embed:run", "write the features of a folder of images to a file"),
-    },
-    "information": {
-        "list": Command("ssl_vision.cli.listing:run", "list objectives, encoders, methods, metrics and more"),
-        "data": Command(
-            "ssl_vision.cli.data_folder:run", "check a folder of images, or compute its statistics"
-        ),
-        "doctor": Command("ssl_vision.cli.doctor:run", "check packages, hardware and data sets"),
-    },
+COMMANDS = {
+    "fit": Command("ssl_vision.cli.fit_command:run", "pretrain an encoder", "one run"),
+    "evaluate": Command(
+        "ssl_vision.evaluation.command:run", "evaluate a checkpoint under named protocols", "one run"
+    ),
+    "runs": Command("ssl_vision.compare.runs_table:run", "list runs", "many runs"),
+    "sweep": Command("ssl_vision.sweeps.sweep:run", "run the trials of a sweep file", "many runs"),
+    "compare": Command(
+        "ssl_vision.compare.compare:run", "compare runs with equal seeds, with statistics", "many runs"
+    ),
+    "choose": Command("ssl_vision.compare.choose:run", "choose a run without labels", "many runs"),
+    "reproduce": Command("ssl_vision.reproduce.reproduce:run", "reproduce the tables of papers", "many runs"),
+    "report": Command(
+        "ssl_vision.report.report:run", "write an HTML report of one or several runs", "outputs"
+    ),
+    "export": Command("ssl_vision.export.export:run", "export an encoder for other libraries", "outputs"),
+    "embed": Command(
+        "ssl_vision.export.embed:run", "write the features of a folder of images to a file", "outputs"
+    ),
+    "list": Command(
+        "ssl_vision.cli.listing:run", "list objectives, encoders, methods, recipes and more", "information"
+    ),
+    "doctor": Command("ssl_vision.cli.doctor:run", "check packages, hardware and data sets", "information"),
+    "validate": Command("ssl_vision.cli.fit_command:run", "validate a checkpoint as during training"),
+    "data": Command("ssl_vision.cli.data_folder:run", "check a folder of images, or compute its statistics"),
+    "maps": Command("ssl_vision.report.maps.maps:run", "draw maps of objectives, as in the papers"),
 }
-"""Commands by group."""
-
-COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+"""Commands by name. The first page of the help lists those that have a group."""
 
 _PAGE = "ssl_vision.report.report:write"
 _LONGEST = 1000
 
+_ADVICE = {
+    **dict.fromkeys(
+        ("MemoryError", "can't allocate memory", "Unable to allocate"),
+        "out of memory: reduce the batch size or the network, or set --model.chunk_size",
+    ),
+    "DataLoader worker (pid": (
+        "a worker process has ended, probably because it ran out of memory: reduce --data.workers"
+    ),
+}
+"""Advice by a text in the type or the message of an error."""
 
-def usage() -> str:
-    """Return the text of ``ssl-vision --help``."""
+
+def usage(*, every: bool = False) -> str:
+    """Return the text of ``ssl-vision --help``, or of ``ssl-vision help --all``."""
     width = max(map(len, COMMANDS))
-    lines = []
-    for title, commands in GROUPS.items():
-        lines += ["", f"{title}:"]
-        lines += [f"  {name:<{width}}  {command.help}" for name, command in commands.items()]
+    lines: list[str] = []
+    group = ""
+    for name, command in COMMANDS.items():
+        if command.group or every:
+            if command.group != group:
+                lines += ["", f"{command.group or 'further commands'}:"]
+            lines.append(f"  {name:<{width}}  {command.help}")
+            group = command.group
     return "\n".join(
         [
             "usage: ssl-vision COMMAND [OPTIONS]",
@@ -89,8 +99,9 @@ def usage() -> str:
             "Contrastive self-supervised pretraining of vision encoders.",
             *lines,
             "",
-            "ssl-vision COMMAND --help lists the options of a command. With any command, --quiet prints",
-            "only results and errors, and --debug prints the traceback of an error.",
+            "ssl-vision COMMAND --help lists the options of a command, and ssl-vision help --all lists all",
+            "commands. With any command, --quiet prints only results and errors, and --debug prints the",
+            "traceback of an error.",
         ]
     )
 
@@ -123,80 +134,60 @@ def _run(args: Sequence[str] | None) -> int:
     debug = "--debug" in args or bool(os.environ.get("SSL_VISION_DEBUG"))
     calm = "--quiet" in args or quiet()
     args = [arg for arg in args if arg not in ("--debug", "--quiet")]
-    if not args or args[0] in ("-h", "--help"):
-        print(usage())
+    name, *rest = args or ["help"]
+    if name in ("-h", "--help", "help"):
+        print(usage(every="--all" in rest))
         return 0
-    if args[0] == "--version":
+    if name == "--version":
         print(f"ssl-vision {__version__}")
         return 0
-    name, rest = args[0], args[1:]
     try:
         if name not in COMMANDS:
             raise InputError(f"unknown command '{name}'; available: {', '.join(COMMANDS)}")
+        function = COMMANDS[name].function
         with silenced() if calm else nullcontext(), local_modules(rest):
-            command = COMMANDS[name]
-            function = _function(command.function)
+            command = _function(function)
             one_line_warnings()
-            run = function([name, *rest] if command.passes_name else rest)
-            if run is not None:
-                report = _function(_PAGE)(**run)
-                if isinstance(report, Path) and not quiet():
-                    print(f"report: {report}")
+            page = command([name, *rest] if name in ("fit", "validate") else rest)
+            report = None if page is None else _function(_PAGE)(**page)
+            if isinstance(report, Path) and not quiet():
+                print(f"report: {report}")
     except KeyboardInterrupt:
         continuation = "; the same command with --ckpt_path last continues" if name == "fit" else ""
         print(f"ssl-vision {name}: interrupted{continuation}", file=sys.stderr)
         return 130
     except Interrupted as error:
-        run_again = (
-            "--ckpt_path last" if error.run is None else f"ssl-vision fit {shlex.quote(str(error.run))}"
-        )
-        print(f"ssl-vision {name}: saved; continue with {run_again}", file=sys.stderr)
+        again = "--ckpt_path last" if error.run is None else f"ssl-vision fit {shlex.quote(str(error.run))}"
+        print(f"ssl-vision {name}: saved; continue with {again}", file=sys.stderr)
         return 128 + error.signal
-    except InputError as error:
-        if int(os.environ.get("LOCAL_RANK", 0)) and not debug:
-            return 2  # only the first process of a machine prints the error
-        return _print_error(f"ssl-vision {name}: {_shortened(str(error))}", 2, debug=debug)
     except BrokenPipeError:
         raise
-    except OSError as error:
-        if error.errno is None:  # not raised by the operating system
-            return _print_fault(name, error, debug=debug)
-        place = "the output" if error.filename is None else error.filename
-        message = _shortened(f"{place}: {error.strerror}")
-        return _print_error(f"ssl-vision {name}: {message}", 1 if error.filename is None else 2, debug=debug)
-    except FloatingPointError as error:  # the loss of many steps in a row
-        return _print_error(f"ssl-vision {name}: {_shortened(str(error))}", 1, debug=debug)
     except Exception as error:
-        if _out_of_memory(error):
-            advice = "out of memory: reduce the batch size or the network, or set --model.chunk_size"
-            return _print_error(f"ssl-vision {name}: {advice} ({_first_line(error)})", 1, debug=debug)
-        if "DataLoader worker (pid" in str(error):
-            advice = (
-                "a worker process has ended, probably because it ran out of memory: reduce --data.workers"
-            )
-            return _print_error(f"ssl-vision {name}: {advice} ({_first_line(error)})", 1, debug=debug)
-        return _print_fault(name, error, debug=debug)
+        code, message = _explained(error)
+        if debug:
+            traceback.print_exc()
+        elif isinstance(error, InputError) and int(os.environ.get("LOCAL_RANK", 0)):
+            return code  # only the first process of a machine prints the error
+        print(f"ssl-vision {name}: {message}", file=sys.stderr)
+        return code
     return 0
 
 
-def _out_of_memory(error: Exception) -> bool:
-    """Return True for out-of-memory errors of Python, CUDA and torch, without importing torch."""
-    return isinstance(error, MemoryError) or any(
-        sign in f"{type(error).__name__}: {error}"
-        for sign in ("OutOfMemoryError", "can't allocate memory", "Unable to allocate")
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return _shortened(next(filter(str.strip, str(error).splitlines()), type(error).__name__))
-
-
-def _print_fault(name: str, error: Exception, *, debug: bool) -> int:
-    message = f"{type(error).__name__}: {_first_line(error)}"
-    if " in DataLoader worker process " in message:  # with the traceback of the worker
-        message = _shortened(str(error).strip().splitlines()[-1])
-    origin = _user_line(error) or "fault"
-    return _print_error(f"ssl-vision {name}: {origin}: {message} (--debug shows where)", 1, debug=debug)
+def _explained(error: Exception) -> tuple[int, str]:
+    """Return the exit code of an error, and a line about it."""
+    if isinstance(error, (InputError, FloatingPointError)):  # the latter: the loss of many steps in a row
+        return 2 if isinstance(error, InputError) else 1, _shortened(str(error))
+    if isinstance(error, OSError) and error.errno is not None:  # raised by the operating system
+        place = "the output" if error.filename is None else error.filename
+        return 1 if error.filename is None else 2, _shortened(f"{place}: {error.strerror}")
+    name, lines = type(error).__name__, str(error).strip().splitlines() or [type(error).__name__]
+    first = _shortened(lines[0])
+    for sign, advice in _ADVICE.items():
+        if sign in f"{name}: {error}":
+            return 1, f"{advice} ({first})"
+    if " in DataLoader worker process " in first:  # with the traceback of the worker
+        first = _shortened(lines[-1])
+    return 1, f"{_user_line(error) or 'fault'}: {name}: {first} (--debug shows where)"
 
 
 def _user_line(error: Exception) -> str:
@@ -214,13 +205,6 @@ def _function(place: str) -> Callable[..., Any]:
     module, _, name = place.partition(":")
     function: Callable[..., Any] = getattr(load(module), name)
     return function
-
-
-def _print_error(line: str, code: int, *, debug: bool) -> int:
-    if debug:
-        traceback.print_exc()
-    print(line, file=sys.stderr)
-    return code
 
 
 def _shortened(message: str) -> str:

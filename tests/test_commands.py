@@ -81,7 +81,7 @@ def parse_only(monkeypatch):
 
     def read(words):
         with monkeypatch.context() as patch:
-            patch.setattr("ssl_vision.cli.fit.RunCLI.before_instantiate_classes", stop)
+            patch.setattr("ssl_vision.cli.fit.FitCLI.instantiate_classes", stop)
             if words[0] not in ("fit", "validate"):
                 patch.setattr(ArgumentParser, "parse_args", parse_and_stop)
             with pytest.raises(Parsed):
@@ -114,7 +114,7 @@ def working_directory(tmp_path, tiny_run, monkeypatch):
 def shortened(words):
     """An ssl-vision command with appended options that make it fast."""
     if words[0] == "fit":
-        data = [] if any("data/folder.yaml" in word for word in words) else ["--data=Digits"]
+        data = [] if any("data/folder" in word for word in words) else ["--data=Digits"]
         overwrite = [] if "--ckpt_path" in words or not words[1].startswith("-") else ["--overwrite=true"]
         return [*words, *data, *FIT, *overwrite]
     if words[0] == "evaluate" and "--protocol" not in words:

@@ -382,7 +382,7 @@ def test_fit_accepts_the_options_of_every_recipe(gpu, monkeypatch, tmp_path):
         raise Accepted
 
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("ssl_vision.cli.fit.RunCLI.before_instantiate_classes", stop)
+    monkeypatch.setattr("ssl_vision.cli.fit.FitCLI.instantiate_classes", stop)
     jobs = gpu.gpu_jobs(tmp_path, tmp_path, options=["--model.optimizer.lr", "0.09"])
     fits = [each.commands[0] for each in jobs if each.commands[0][3] == "fit"]
     assert len(fits) == 6

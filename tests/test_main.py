@@ -22,11 +22,13 @@ def run(*args):
     )
 
 
-def test_help_lists_every_command_and_exits_0(capsys):
-    assert main(["--help"]) == 0
+def test_help_lists_twelve_commands_and_with_all_every_command(capsys):
+    assert main(["help", "--all"]) == 0
     printed = capsys.readouterr().out
-    assert all(name in printed for name in COMMANDS)
-    assert main([]) == 0
+    assert all(f"\n  {name} " in printed for name in COMMANDS)
+    assert main(["--help"]) == main([]) == 0
+    first_page = capsys.readouterr().out.partition("usage:")[2].partition("usage:")[0]
+    assert 0 < sum(f"\n  {name} " in first_page for name in COMMANDS) <= 12
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)

@@ -38,7 +38,7 @@ def test_quick_start_code_trains_and_evaluates(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     options = dict(option.removeprefix("--").split("=") for option in TINY)
     names = {}
-    code = QUICK_START[1].replace('"configs/pretrain/digits.yaml"', "config")
+    code = QUICK_START[1].replace('"pretrain/digits"', "config")
     exec(code, {"config": options}, names)
     assert names["run"].setting("objective") == "MACL"
     assert names["backbone"].num_features == 32
@@ -97,7 +97,7 @@ def test_quick_start_duration_matches_recorded_runs():
     assert {row["epochs"] for row in simclr_rows} == {5}
     minutes = sorted(row["seconds"] / 60 for row in simclr_rows)
     assert f"took {minutes[0]:.0f} to {minutes[-1]:.0f} minutes on one CPU core" in README
-    assert README.count("cifar10_narrow.yaml --trainer.max_epochs 5 ") == 2
+    assert README.count("pretrain/cifar10_narrow --trainer.max_epochs 5 ") == 2
 
 
 def test_readme_names_every_objective_preset():

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ssl_vision.data import Batch
 from ssl_vision.errors import InputError
+from ssl_vision.lightning_private import step_of_next_row
 from ssl_vision.objectives import Objective, as_objective
 
 
@@ -193,7 +194,7 @@ def log(trainer: pl.Trainer, values: dict[str, Tensor]) -> None:
     means: Any = trainer.strategy.reduce(stacked, reduce_op="mean")
     defined = {key: mean for key, mean in zip(values, means.tolist(), strict=True) if not math.isnan(mean)}
     trainer.callback_metrics.update({key: torch.tensor(mean) for key, mean in defined.items()})
-    step = trainer.fit_loop.epoch_loop._batches_that_stepped  # of the row that Lightning writes next
+    step = step_of_next_row(trainer)
     for logger in trainer.loggers:
         logger.log_metrics(defined | {"epoch": trainer.current_epoch}, step=step)
 

@@ -7,6 +7,8 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
+from ssl_vision.lightning_private import batches_of_epoch
+
 
 class Times(pl.Callback):
     """Logs the duration of every epoch, and of an incomplete epoch at the end of a run.
@@ -64,8 +66,7 @@ class Times(pl.Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the values of the epoch."""
-        progress: Any = trainer.fit_loop.epoch_loop.batch_progress
-        share = progress.current.ready / trainer.num_training_batches
+        share = batches_of_epoch(trainer) / trainer.num_training_batches
         values: dict[str, Any] = {
             "train_seconds": self._now(trainer) - self._epoch - self._validated,
             "train_batches": self._batches,

@@ -158,7 +158,7 @@ def data_sets(root: Path) -> Iterator[Check]:
         name, folder = reader.__name__, root / reader.base_folder
         parts = [*reader.train_list, *reader.test_list] if name != "STL10" else []
         damaged = [part for part, md5 in parts if not _has_md5(folder / part, md5)]
-        fetch = f"ssl-vision fit --config configs/pretrain/{name.lower()}.yaml --data.download true{option}"
+        fetch = f"ssl-vision fit --config pretrain/{name.lower()} --data.download true{option}"
         if not folder.is_dir():
             advice = f"name its directory with --root; or download and train: {fetch}"
             yield Check(name, f"not in {root}", "note", advice)

@@ -5,19 +5,20 @@ from pathlib import Path
 
 from ssl_vision.cli.choices import catalogue, classes_of, first_sentence
 from ssl_vision.cli.parser import ArgumentParser
+from ssl_vision.cli.recipes import CONFIGS, recipes
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.descriptions import described
 from ssl_vision.errors import InputError
 
 _CLASSES = {"objectives": "objective", "encoders": "encoder", "methods": "model", "data": "data"}
-_PROTOCOLS = Path(__file__).parent.parent / "evaluation" / "protocols"
+_FOLDERS = {"configs": CONFIGS, "protocols": CONFIGS.parent / "evaluation" / "protocols"}
 
-KINDS = (*_CLASSES, "metrics", "protocols")
+KINDS = (*_CLASSES, "metrics", *_FOLDERS)
 """Kinds of objects that can be listed."""
 
 
 def run(args: Sequence[str]) -> None:
-    """List the objectives, encoders, methods, data sets, metrics or protocols, with a sentence each.
+    """List the objectives, encoders, methods, data sets, metrics, recipes or protocols, a sentence each.
 
     Raises:
         InputError: there is nothing of this kind.
@@ -41,8 +42,8 @@ def sentences(kind: str) -> Mapping[str, str]:
     """Return the names of a kind and a sentence about each."""
     if kind == "metrics":
         return {each.name: first_sentence(f"{each.long_title}: {each.note}") for each in described()}
-    if kind == "protocols":
-        return {file.stem: _comment(file) for file in sorted(_PROTOCOLS.glob("*.yaml"))}
+    if kind in _FOLDERS:
+        return {name: _comment(file) for name, file in recipes(_FOLDERS[kind]).items()}
     return {name: each.sentence for name, each in classes_of(_CLASSES[kind]).items()}
 
 

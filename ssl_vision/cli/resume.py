@@ -5,41 +5,16 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-import pytorch_lightning as pl
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.folder import RunFolder, differences, listed
-from ssl_vision.tracking.artifacts import requeued_checkpoint
+from ssl_vision.tracking.artifacts import SCHEME, fetched_checkpoint, requeued_checkpoint
 from ssl_vision.tracking.wandb import requeued_by_agent
 
 _CONTINUED = "SSL_VISION_CONTINUED"
 """Environment variable with the checkpoint that the first process continues from."""
-
-
-class StartObserver(pl.Callback):
-    """Records that the trainer has restored its checkpoint and has started.
-
-    An error before that is an error of the checkpoint.
-
-    Attributes:
-        started: True once training, a sanity check or a validation has started.
-    """
-
-    started = False
-
-    def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Record the first hook of a fit with a sanity check."""
-        self.started = True
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Record the first hook of a fit without one."""
-        self.started = True
-
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Record the first hook of a validation."""
-        self.started = True
 
 
 def place_to_continue(folder: RunFolder, *, online: bool) -> str | None:
@@ -63,16 +38,20 @@ def place_to_continue(folder: RunFolder, *, online: bool) -> str | None:
     return place
 
 
-def last_checkpoint(folder: RunFolder, command: str) -> Checkpoint | None:
-    """Return the run's last readable checkpoint, or None if training has not written one yet.
+def checkpoint_at(place: str, folder: RunFolder, command: str) -> Checkpoint | None:
+    """Return a checkpoint without its weights, or None if training has not written one yet.
 
     Args:
+        place: path, W&B artifact or run directory; ``last`` is the last readable checkpoint of the run.
         folder: run directory.
         command: ``fit`` or ``validate``, which requires a checkpoint.
 
     Raises:
         InputError: there is no readable checkpoint, but results that training would overwrite.
     """
+    if place != "last":
+        file = fetched_checkpoint(place) if place.startswith(SCHEME) else place
+        return read_checkpoint(file, verify=True)._replace(state={})
     candidates = [file for file in (folder.last, folder.previous) if file.exists()]
     while candidates:
         file = candidates.pop(0)
@@ -84,7 +63,7 @@ def last_checkpoint(folder: RunFolder, command: str) -> Checkpoint | None:
             rank_zero_warn(f"{error}: falling back to {candidates[0]}")
             continue
         rank_zero_info(f"continuing from {file}")
-        return checkpoint
+        return checkpoint._replace(state={})
     if command != "fit" or any(folder.checkpoints.glob("*.ckpt")):
         advice = "" if folder.config_file.exists() else f"; give the run directory: ssl-vision {command} RUN"
         raise InputError(f"{folder.last}: no such checkpoint{advice}")

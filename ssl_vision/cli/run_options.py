@@ -2,8 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from jsonargparse import Namespace
@@ -15,7 +14,6 @@ from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision.callbacks import RepresentationMetrics
 from ssl_vision.errors import InputError
-from ssl_vision.runs.reading import read_yaml
 from ssl_vision.tracking.wandb_callback import Artifacts
 
 DEFAULTS = {
@@ -99,7 +97,9 @@ def add_run_options(parser: LightningArgumentParser) -> None:
         help="Upload the report, views, neighbours and the embedding map to W&B.",
     )
     parser.add_argument("--report", type=bool, default=True, help="Write report.html when training ends.")
-    parser.callback_keys.append("metrics")
+    parser.add_argument(
+        "--ckpt_path", type=str | None, default=None, help="Checkpoint to continue from, a run, or last."
+    )
     parser.add_class_arguments(
         RepresentationMetrics, "metrics", fail_untyped=False, sub_configs=True,
         skip={"num_classes"},  # is for other modules
@@ -114,37 +114,6 @@ def add_run_options(parser: LightningArgumentParser) -> None:
         help="Train a linear classifier along with the encoder and log its accuracy.",
     )
     parser.set_defaults(DEFAULTS)
-
-
-def with_data(args: Sequence[str]) -> list[str]:
-    """Insert ``--data=Digits`` if neither an option nor a config file names the data.
-
-    It cannot be a default of the parser, which would pass the views of the default to any other data class.
-
-    Raises:
-        InputError: an option of the data precedes its class.
-    """
-    command, *rest = args
-    first_option = ""
-    for i, arg in enumerate(rest):
-        name, _, value = arg.partition("=")
-        if name.startswith("--data."):
-            first_option = first_option or name
-        elif name == "--data" or _names_data(name, value or "".join(rest[i + 1 : i + 2])):
-            if first_option:
-                raise InputError(
-                    f"{first_option} must come after the data class, given by --data or a config file"
-                )
-            return list(args)
-    return [command, f"--data={DEFAULT_DATA}", *rest]
-
-
-def _names_data(option: str, value: str) -> bool:
-    """Return True if an option is a config file with a data section."""
-    if option not in ("-c", "--config") or not os.path.isfile(value):
-        return False
-    content = read_yaml(Path(value))
-    return isinstance(content, dict) and "data" in content
 
 
 def check_callbacks(callbacks: Iterable[Callback]) -> None:

@@ -19,6 +19,7 @@ from ssl_vision.data.loading.fingerprint import FileRecord, Fingerprint, digest_
 from ssl_vision.data.loading.loader import Batches, DeviceCopies
 from ssl_vision.data.random import Stream, fold
 from ssl_vision.errors import InputError
+from ssl_vision.lightning_private import batches_of_epoch
 
 Split = Literal["pretrain", "train", "val", "test"]
 
@@ -445,4 +446,4 @@ class ImageData(pl.LightningDataModule):
         `Trainer.estimated_stepping_batches`, which schedules need, creates the loader earlier.
         """
         trainer: Any = self.trainer
-        return int(trainer.fit_loop.epoch_loop.batch_progress.current.ready) if trainer.training else 0
+        return batches_of_epoch(trainer) if trainer.training else 0

@@ -220,7 +220,7 @@ class EncoderRequest:
     """
 
     def __init__(self, args: Sequence[str]) -> None:
-        args, self.allow_class = list(with_classes(args)), allowed_classes(args)
+        args, self.allow_class = with_classes(args), allowed_classes(args)
         if not any(arg.partition("=")[0] == "--data" for arg in args) and not {"-h", "--help"} & set(args):
             raise InputError("--encoder requires --data, the labelled images: CIFAR10, ImageFolder, …")
         parser = evaluation_parser()

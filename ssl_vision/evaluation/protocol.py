@@ -3,12 +3,12 @@
 import dataclasses
 import importlib
 from collections.abc import Iterable, Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ssl_vision.cli.import_paths import dotted
 from ssl_vision.cli.parser import ArgumentParser, one_line
+from ssl_vision.cli.recipes import find_recipe, recipes
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.knn_vote import KNN
@@ -18,7 +18,7 @@ from ssl_vision.methods import Layers
 from ssl_vision.runs.evaluation_file import DEFAULT_PROTOCOL
 from ssl_vision.runs.reading import parse_yaml, read_text
 
-_SHIPPED = files("ssl_vision.evaluation") / "protocols"
+_SHIPPED = Path(__file__).parent / "protocols"
 
 
 class Protocol(NamedTuple):
@@ -31,9 +31,7 @@ class Protocol(NamedTuple):
 
 def shipped() -> list[str]:
     """Names of the protocols that come with the package."""
-    return sorted(
-        file.name.removesuffix(".yaml") for file in _SHIPPED.iterdir() if file.name.endswith(".yaml")
-    )
+    return list(recipes(_SHIPPED))
 
 
 def read_protocols(names: Iterable[str], *, k: int) -> list[Protocol]:
@@ -57,28 +55,18 @@ def read_protocol(name: str, *, k: int = KNN.k) -> Protocol:
     kind may also be the import path of a `Measurement`, as in ``- my_module.MyMeasurement: {}``.
 
     Args:
-        name: name of a protocol of the package, or a path that ends in .yaml or .yml.
+        name: path of a file, or name of a protocol of the package.
         k: number of neighbours, unless the file states it.
 
     Raises:
         InputError: there is no such protocol, or the file is invalid or has the name of a protocol of the
             package.
     """
-    path = Path(name)
-    own = path.suffix in (".yaml", ".yml")
-    if own:
-        if path.stem in shipped():
-            raise InputError(
-                f"protocol {name}: rename the file, because the package has a protocol {path.stem}"
-            )
-        text = read_text(path)
-    elif name in shipped():
-        text = (_SHIPPED / f"{name}.yaml").read_text(encoding="utf-8")
-    else:
-        raise InputError(
-            f"no protocol '{name}'; there are {', '.join(shipped())}, all, and your own .yaml file"
-        )
-    content = parse_yaml(text, where=f"protocol {name}")
+    path = find_recipe(name, _SHIPPED, "protocol")
+    own = path.parent != _SHIPPED
+    if own and path.stem in shipped():
+        raise InputError(f"protocol {name}: rename the file, because the package has a protocol {path.stem}")
+    content = parse_yaml(read_text(path), where=f"protocol {name}")
     if not isinstance(content, Mapping) or content.keys() - {"layers", "measurements"}:
         raise InputError(f"protocol {name}: expected the keys layers and measurements")
     layers, items = content.get("layers", ["backbone"]), content.get("measurements")

@@ -91,7 +91,7 @@ def run(args: Sequence[str]) -> None:
         "--strict", type=bool, default=False, help="Stop at the first file that cannot be decoded."
     )
     add_allow_class(parser)
-    allow_class, options = allowed_classes(args), parser.parse_args(list(with_classes(args)))
+    allow_class, options = allowed_classes(args), parser.parse_args(with_classes(args))
     if not 1 <= options.batch_size <= LARGEST_BATCH:
         raise InputError(f"--batch_size must lie in 1..{LARGEST_BATCH}, not {options.batch_size}")
     folder, output, device = Path(options.images), Path(options.output), chosen_device(options.device)

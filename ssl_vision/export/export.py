@@ -60,7 +60,7 @@ def run(args: Sequence[str]) -> None:
         "--license", type=str | None, default=None, help="Licence in the card of --push, such as apache-2.0."
     )
     add_allow_class(parser)
-    allow_class, options = allowed_classes(args), parser.parse_args(list(with_classes(args)))
+    allow_class, options = allowed_classes(args), parser.parse_args(with_classes(args))
     _check_push(options)
     form = FORMATS[options.format]
     if options.output is not None and Path(options.output).suffix != form.suffix:

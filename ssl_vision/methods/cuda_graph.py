@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from ssl_vision.data.images import Batch
 from ssl_vision.errors import InputError
+from ssl_vision.lightning_private import count_optimizer_step
 from ssl_vision.methods.finite_gradients import not_finite, skips_on_device
 
 EAGER_STEPS = 3
@@ -115,9 +116,7 @@ class GraphedTraining:
 
 def count_step(module: pl.LightningModule) -> None:
     """Count an update that Lightning did not make, and update the schedule of the learning rate."""
-    progress = module.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
-    progress.increment_ready()
-    progress.increment_completed()
+    count_optimizer_step(module.trainer)
     schedule: Any = module.lr_schedulers()
     if schedule is not None:
         schedule.step()

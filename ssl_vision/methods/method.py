@@ -19,6 +19,7 @@ from ssl_vision.data.module import ImageData, image_data
 from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.encoders import Encoder, ResNet, as_encoder, build, floating_dtype
 from ssl_vision.errors import InputError
+from ssl_vision.lightning_private import create_train_loader
 from ssl_vision.methods.checks import (
     check_gathers,
     check_images,
@@ -379,7 +380,7 @@ class Method(pl.LightningModule, ABC):
             with suppress(InputError):
                 self._check_graph()
                 rank_zero_info(
-                    "on one GPU, --config configs/pretrain/cifar10_gpu.yaml makes small steps faster: "
+                    "on one GPU, --config pretrain/cifar10_gpu makes small steps faster: "
                     "one CUDA graph per step, compiled, in bfloat16"
                 )
             return
@@ -445,7 +446,7 @@ class Method(pl.LightningModule, ABC):
         batches = trainer.world_size * trainer.accumulate_grad_batches
         if self._data is not None:
             return self._data.batch_size * batches
-        trainer.fit_loop.setup_data()
+        create_train_loader(trainer)
         loader = trainer.train_dataloader
         if not isinstance(loader, DataLoader) or loader.batch_size is None:
             raise InputError("optimizer.lr_scaling needs a DataLoader with a batch_size")

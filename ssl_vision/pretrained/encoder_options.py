@@ -1,6 +1,6 @@
 """Options ``--encoder`` and ``--weights``, and the encoder that they name."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ from jsonargparse import Namespace
 from torch import nn
 
 from ssl_vision.cli.classes import expanded
+from ssl_vision.cli.early_check import check_classes
 from ssl_vision.cli.parser import ArgumentParser, one_line
 from ssl_vision.encoders import Encoder, ResNet, Timm, as_encoder, build
 from ssl_vision.errors import InputError
@@ -64,19 +65,25 @@ def add_encoder_options(parser: ArgumentParser, *, encoder: str, more: str = "",
         parser.add_argument(f"--views.{name}", type=kind | None, default=None, help=text)
 
 
-def with_classes(args: Sequence[str]) -> Iterator[str]:
-    """Replace ``timm/NAME`` by the class and its option."""
+def with_classes(args: Sequence[str]) -> list[str]:
+    """Replace ``timm/NAME`` by the class and its option, and check the classes that are named.
+
+    Raises:
+        InputError: a class or an option of one does not exist.
+    """
+    words: list[str] = []
     previous = ""
     for arg in args:
         option, equals, value = arg.partition("=")
         named = option == _OPTION and equals
         name = value if named else arg
         if (named or previous == _OPTION) and name.startswith(_TIMM):
-            yield f"{_OPTION}=Timm" if named else "Timm"
-            yield f"{_OPTION}.name={name.removeprefix(_TIMM)}"
+            words += [f"{_OPTION}=Timm" if named else "Timm", f"{_OPTION}.name={name.removeprefix(_TIMM)}"]
         else:
-            yield arg
+            words.append(arg)
         previous = arg
+    check_classes(words)
+    return words
 
 
 def instantiated(parser: ArgumentParser, options: Any) -> Any:

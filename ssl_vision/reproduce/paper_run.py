@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ssl_vision.cli.recipes import CONFIGS, find_recipe
 from ssl_vision.errors import InputError
 from ssl_vision.reproduce.paper import Options, Paper, TableCell, TableMetric
 from ssl_vision.runs.atomic_files import write_text
@@ -209,7 +210,10 @@ def options_of(args: Sequence[str]) -> Options:
         if not equals and (not left or left[0].startswith("--")):
             raise InputError(f"after --: --{key} has no value")
         value = value if equals else left.pop(0)
-        options |= named_settings(read_yaml(Path(value))) if key == "config" else {key: value}
+        if key == "config":
+            options |= named_settings(read_yaml(find_recipe(value, CONFIGS, "--config")))
+        else:
+            options[key] = value
     for key in options:
         if key in _SETTLED:
             raise InputError(f"after --: --{key} is set by the paper file or by options of reproduce")

@@ -11,6 +11,7 @@ from typing import Literal
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from ssl_vision.cli.parser import ArgumentParser
+from ssl_vision.cli.recipes import CONFIGS, find_recipe
 from ssl_vision.errors import InputError
 from ssl_vision.reproduce.paper import Paper, Table, TableCell, extended
 from ssl_vision.reproduce.paper_file import read_paper
@@ -43,7 +44,7 @@ def run(args: Sequence[str]) -> None:
     if (options.seeds or 0) > _MOST_SEEDS:
         raise InputError(f"--seeds must be {_MOST_SEEDS} or less, not {options.seeds}")
     small = options.budget == "small"
-    paper = read_paper(options.paper, small=small)
+    paper = read_paper(find_recipe(options.paper, CONFIGS / "paper", "paper file"), small=small)
     tables = [paper.tables[name] for name in _tables(paper, options.table)]
     every = extended([cell for table in tables for cell in table.cells], options_of(extra))
     cells = _selected(every, options.cells)
@@ -76,7 +77,7 @@ def run(args: Sequence[str]) -> None:
 
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="ssl-vision reproduce", description=run.__doc__)
-    parser.add_argument("paper", help="Paper file, such as configs/paper/macl.yaml.")
+    parser.add_argument("paper", help="Paper file, or the name of one of configs/paper/, such as macl.")
     parser.add_argument(
         "--table", action="append", type=str, help="Table of the file; may be repeated (default: all)."
     )

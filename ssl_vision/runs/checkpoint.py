@@ -11,6 +11,7 @@ import torch
 from ssl_vision._version import __version__
 from ssl_vision.errors import InputError
 from ssl_vision.hub import is_address
+from ssl_vision.lightning_private import epochs_done
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.reading import parse_yaml
 
@@ -87,8 +88,7 @@ def read_checkpoint(path: str | Path, *, verify: bool = False) -> Checkpoint:
             )
         config = parse_yaml(record["config"], where=f"{file}: its config")
         state = content["state_dict"]
-        # "processed" counts epochs whose batches are done; Lightning saves before it increments "completed".
-        epoch = int(content["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
+        epoch = epochs_done(content)
         if (
             not _is_config(config)
             or not isinstance(state, dict)

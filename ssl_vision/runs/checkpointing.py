@@ -1,6 +1,5 @@
 """The checkpoint that a run continues from."""
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,14 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.utilities import rank_zero_warn
 
+from ssl_vision.lightning_private import (
+    batches_of_epoch,
+    progress_before_validation,
+    replace_progress,
+    restarted_within_epoch,
+    stops_after_batch,
+    validate_after,
+)
 from ssl_vision.runs.checkpoint import remove_requeued
 from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO, remove_partial
 from ssl_vision.runs.folder import RunFolder
@@ -50,8 +57,8 @@ class ResumeCheckpoint(Checkpoint):
         if trainer.is_global_zero:
             remove_partial(Path(trainer.default_root_dir))
         self.interruption.listen(trainer)
-        batches = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        if trainer.fit_loop.restarted_mid_epoch and batches == trainer.num_training_batches:
+        batches = batches_of_epoch(trainer)
+        if restarted_within_epoch(trainer) and batches == trainer.num_training_batches:
             self._validate_if_last(trainer, batches)  # stopped during the last validation
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -82,7 +89,7 @@ class ResumeCheckpoint(Checkpoint):
         if last_of_epoch:
             return
         step = trainer.global_step
-        self._cut = _stops(trainer)
+        self._cut = stops_after_batch(trainer)
         if self._signal or self._cut or (self.every_n_steps and step % self.every_n_steps == 0):
             self._save(trainer)
 
@@ -96,10 +103,7 @@ class ResumeCheckpoint(Checkpoint):
     ) -> None:
         """Record the progress before validation, from which a stopped run resumes."""
         if not trainer.sanity_checking and batch_idx == dataloader_idx == 0:
-            self._before_validation = copy.deepcopy(trainer.fit_loop.state_dict())
-            # With a batch started but not completed, Lightning resumes within validation: at its first batch.
-            progress = self._before_validation["epoch_loop.val_loop.batch_progress"]["total"]
-            progress["started"] = progress["ready"]
+            self._before_validation = progress_before_validation(trainer)
 
     def on_validation_batch_end(
         self,
@@ -114,7 +118,7 @@ class ResumeCheckpoint(Checkpoint):
         if trainer.sanity_checking:
             return
         self._signal = self._signal or self.interruption.agreed(trainer)
-        batches = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        batches = batches_of_epoch(trainer)
         within_step = batches % trainer.accumulate_grad_batches and batches < trainer.num_training_batches
         if self._signal and not within_step:
             self._save(trainer)
@@ -129,7 +133,7 @@ class ResumeCheckpoint(Checkpoint):
     ) -> None:
         """Store the progress before validation if saved during validation."""
         if self._before_validation is not None:
-            checkpoint["loops"]["fit_loop"] = self._before_validation
+            replace_progress(checkpoint, self._before_validation)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save after every n-th epoch, and before the run stops, unless the last step is saved already."""
@@ -166,11 +170,9 @@ class ResumeCheckpoint(Checkpoint):
         both, the steps are a pause, and the continued run has the rows of an uninterrupted one.
         """
         ends_epoch = batches >= trainer.num_training_batches
-        last = _stops(trainer) or (ends_epoch and trainer.current_epoch + 1 == trainer.max_epochs)
+        last = stops_after_batch(trainer) or (ends_epoch and trainer.current_epoch + 1 == trainer.max_epochs)
         if last and (ends_epoch or trainer.max_epochs == -1):
-            vars(trainer).update(
-                check_val_every_n_epoch=1, val_check_batch=batches, _val_check_time_interval=None
-            )
+            validate_after(trainer, batches)
 
     def _save(self, trainer: pl.Trainer) -> None:
         trainer.save_checkpoint(self.files.last, weights_only=False)
@@ -195,12 +197,6 @@ class ResumeCheckpoint(Checkpoint):
         self.interruption.act(number)
         if number:  # Lightning's requeue checkpoint is a copy of last.ckpt
             remove_requeued(self.folder)
-
-
-def _stops(trainer: pl.Trainer) -> bool:
-    """Return True if training stops after this batch, whether or not the epoch is complete."""
-    stops_early: bool = trainer.should_stop and trainer.fit_loop._can_stop_early
-    return stops_early or trainer.global_step == trainer.max_steps
 
 
 def _sync(trainer: pl.Trainer) -> None:

@@ -11,6 +11,7 @@ import pytorch_lightning as pl
 import torch
 
 from ssl_vision.errors import Interrupted
+from ssl_vision.lightning_private import take_sigterm
 
 _ENDS = (signal.SIGINT, signal.SIGTERM)
 
@@ -39,9 +40,7 @@ class Interruption:
             self._requeue[requeue] = signal.getsignal(requeue)  # type: ignore[assignment]
         for number in (*_ENDS, *self._requeue):
             self._before[number] = signal.signal(number, self._note)
-        earlier = trainer._signal_connector
-        if earlier.received_sigterm:  # since Lightning has handled signals
-            earlier.received_sigterm = False
+        if take_sigterm(trainer):  # since Lightning has handled signals
             self._note(signal.SIGTERM, None)
 
     def stop_listening(self) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from ssl_vision.cli.choices import option_names
+from ssl_vision.cli.early_check import checked
 from ssl_vision.cli.import_paths import names_in_command
 from ssl_vision.cli.parser import ArgumentParser
-from ssl_vision.cli.suggestions import closest_match, closest_option
+from ssl_vision.cli.recipes import CONFIGS, find_recipe
+from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.descriptions import described, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.optional import needed
@@ -26,6 +27,8 @@ from ssl_vision.sweeps.macros import is_fit, runs_fit
 from ssl_vision.sweeps.parameters import Choice
 from ssl_vision.sweeps.sweep_file import SweepFile, check_cap, read_sweep_file
 from ssl_vision.sweeps.sweep_plan import ATTEMPTS, Plan
+from ssl_vision.sweeps.sweep_process import command_line
+from ssl_vision.sweeps.trials import named_trial, trials_of
 
 _NOT_HERE = {
     "--overwrite": "delete the directory of the sweep, or choose another --name",
@@ -33,6 +36,7 @@ _NOT_HERE = {
 }
 """Options of ``fit`` that a sweep sets itself, and what to do instead."""
 
+_CHECKED = 100
 _NO_PARAMETERS = ("ckpt_path", "name", "overwrite", "report", "runs_dir")
 """Options of ``fit`` that a sweep sets for each trial, after its parameters."""
 
@@ -52,19 +56,19 @@ def run(args: Sequence[str]) -> None:
     parser = _parser()
     own_args, passed = _split(parser, list(args))
     options = parser.parse_args(own_args)
-    file = read_sweep_file(options.file)
-    _check_parameters(file)
+    path = find_recipe(options.file, CONFIGS / "sweep", "sweep file")
+    file = read_sweep_file(path)
     _check_metric(file, passed)
     plan = Plan(
-        folder=_folder(
-            options.runs_dir, str(options.name or file.content.get("name") or Path(options.file).stem)
-        ),
-        text=read_text(Path(options.file)),
+        folder=_folder(options.runs_dir, str(options.name or file.content.get("name") or path.stem)),
+        text=read_text(path),
         cap=check_cap(file, options.trials),
         options=tuple(passed),
         seed=options.seed,
         evaluate=_protocols(file, options.evaluate or ()),
     )
+    if runs_fit(file.command, file.program):
+        _check_trials(plan)
     if options.dry_run:
         _show(plan)
         return
@@ -137,8 +141,6 @@ def _show(plan: Plan) -> None:
     """
     from ssl_vision.cli.fit import check_options
     from ssl_vision.sweeps.evaluation import evaluation_line
-    from ssl_vision.sweeps.sweep_process import command_line
-    from ssl_vision.sweeps.trials import trials_of
 
     trials = trials_of(plan.file, cap=plan.cap, seed=plan.seed)
     refused: list[str] = []
@@ -182,23 +184,21 @@ def _protocols(file: SweepFile, names: Sequence[str]) -> tuple[str, ...]:
     return chosen
 
 
-def _check_parameters(file: SweepFile) -> None:
-    """Check the parameters that do not depend on a class, before the first trial is trained.
+def _check_trials(plan: Plan) -> None:
+    """Check the options and classes of the first trials, before one is trained.
 
     Raises:
-        InputError: ``ssl-vision fit`` has no such option, or the sweep sets it.
+        InputError: ``ssl-vision fit`` has no such option or class, or the sweep sets the option itself.
     """
-    options_of_fit = set(option_names()) | {"ckpt_path", "config", "seed_everything", "weights_only"}
-    groups = {option.partition(".")[0] for option in options_of_fit}
-    for name in (".".join(path) for path in file.parameters) if runs_fit(file.command, file.program) else ():
-        if name in _NO_PARAMETERS:
-            raise InputError(f"parameters.{name}: a sweep sets this option itself")
-        group, *options = name.split(".")
-        complete = group in ("metrics", "trainer") and options
-        if group not in groups or (complete and f"{group}.{options[0]}" not in options_of_fit):
-            meant = closest_option(name, list(options_of_fit))
-            suggestion = f", did you mean --{meant}?" if meant else ""
-            raise InputError(f"parameters: there is no option --{name}{suggestion}")
+    for path in plan.file.parameters:
+        if ".".join(path) in _NO_PARAMETERS:
+            raise InputError(f"parameters.{'.'.join(path)}: a sweep sets this option itself")
+    trials = trials_of(plan.file, cap=min(plan.cap or _CHECKED, _CHECKED), seed=plan.seed)
+    middle = {path: parameter.at(0.5) for path, parameter in plan.file.parameters.items()}
+    for trial in trials or [named_trial(plan.file, middle)]:
+        words = command_line(plan, trial)
+        if is_fit(words):
+            checked(words[words.index("fit") + 1 :])
 
 
 def _check_metric(file: SweepFile, passed: Sequence[str]) -> None:
@@ -248,7 +248,7 @@ def _split(parser: ArgumentParser, args: list[str]) -> tuple[list[str], list[str
 
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="ssl-vision sweep", description=run.__doc__)
-    parser.add_argument("file", type=str, help="W&B sweep file.")
+    parser.add_argument("file", type=str, help="W&B sweep file, or the name of one of configs/sweep/.")
     parser.add_argument(
         "--workers",
         type=NonNegativeInt | None,

@@ -162,7 +162,7 @@ def test_cifar_check_reports_absent_complete_and_damaged_files(tmp_path, monkeyp
 
     absent = check()
     assert (absent.state, absent.found) == ("note", f"not in {root}")
-    assert absent.advice.endswith(f"cifar10.yaml --data.download true --data.root '{root}'")
+    assert absent.advice.endswith(f"pretrain/cifar10 --data.download true --data.root '{root}'")
     folder = root / readers.CIFAR10.base_folder
     folder.mkdir(parents=True)
     for name in sums:

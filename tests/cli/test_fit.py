@@ -417,13 +417,13 @@ def test_validate_accepts_other_protocol_but_refuses_other_network(tiny_run, cap
     [
         (
             ["--data.root=images"],
-            "Digits has no option 'root'; first choose a class with this option: ",
+            "unknown option --data.root of Digits; first choose a class with this option: ",
         ),
         (
             ["--data=HERE"],
             "HERE; for a folder of images, use --data ImageFolder --data.root HERE",
         ),
-        (["--data=ImageFolder"], "required: --data.root"),
+        (["--data=ImageFolder"], "data: the following arguments are required: root"),
     ],
 )
 def test_wrong_image_folder_options_get_advice(options, advice, tmp_path, monkeypatch, capsys):
@@ -437,8 +437,7 @@ def test_wrong_image_folder_options_get_advice(options, advice, tmp_path, monkey
 
 def test_options_before_their_class_are_refused(tmp_path, capsys):
     assert fit(tmp_path, "--model.objective.alpha=3", "--model.objective=MACL") == 2
-    message = "InfoNCE has no option 'alpha'; first choose a class with this option: --model.objective Adap"
-    assert message in capsys.readouterr().err
+    assert "of InfoNCE; first choose a class with this option: --model.objective" in capsys.readouterr().err
 
 
 def test_changing_class_keeps_only_options_of_new_class(tmp_path):

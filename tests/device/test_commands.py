@@ -268,7 +268,7 @@ def test_device_run_logs_same_values_as_cpu_run(case, result):
 def test_fit_names_options_for_a_gpu_and_does_not_repeat_lightnings_messages(case, result):
     images, advice = result["messages"]
     assert images == "images: 0.3 MB on cuda:0"
-    assert "--config configs/pretrain/cifar10_gpu.yaml" in advice
+    assert "--config pretrain/cifar10_gpu" in advice
 
 
 @pytest.mark.parametrize("case", ["validation"])

@@ -184,7 +184,7 @@ VIEWS = Views(size=8)
         ({"encoder": nn.Identity()}, r"Identity must map images \(1, 3, 8, 8\) to features \(1, F\)"),
         ({"encoder": nn.Linear(3, 3)}, r"Linear cannot encode images \(1, 3, 8, 8\)"),
         ({"baselines": True}, "baselines=True requires data sets of PIL images or uint8 tensors, and views"),
-        ({"protocol": "knm"}, "no protocol 'knm'"),
+        ({"protocol": "knm"}, "protocol knm: no such file or recipe"),
         ({"protocol": "online"}, "nothing of the trained network could be measured"),
     ],
 )  # fmt: skip

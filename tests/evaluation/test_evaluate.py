@@ -192,7 +192,7 @@ def test_invalid_checkpoint_file_is_reported_in_one_line(tmp_path, capsys, write
     [
         ([], "give the checkpoint"),
         (["absent.ckpt"], "absent.ckpt: no such checkpoint"),
-        (["RUN", "--kk=3"], "kk: there is no such option, did you mean 'k'?"),
+        (["RUN", "--kk=3"], "unknown option --kk, did you mean 'k'?"),
         (["RUN", "--data.batchsize=3"], "did you mean 'batch_size'?"),
         (["RUN", "--k=many"], "k: expected int, got many"),
         (["RUN", "--probe.lr=-1"], "lr: out of range, got -1.0"),

@@ -134,76 +134,82 @@ EXPONENTIAL_YAML = b"".join(
 )
 
 KEYS = [
-    Case("no command of that name", "fti", r"unknown command 'fti'; available: fit, validate, .*"),
+    Case("no command of that name", "fti", r"unknown command 'fti'; available: fit, evaluate, .*"),
     Case(
         "a wrong key",
         "fit --model.encoder.widht=3",
-        r"model\.encoder: ResNet has no option 'widht', did you mean 'width'\?",
+        r"unknown option --model\.encoder\.widht of ResNet, did you mean --model\.encoder\.width\?",
     ),
     Case(
         "a wrong key of the objective",
         "fit --model.objective.temprature=1",
-        r"model\.objective: InfoNCE has no option 'temprature', did you mean 'temperature'\?",
+        r"unknown option .* of InfoNCE, did you mean --model\.objective\.temperature\?",
     ),
     Case(
         "a wrong key of the data",
         "fit --data.batchsize=3",
-        r"data: Digits has no option 'batchsize', did you mean 'batch_size'\?",
+        r"unknown option --data\.batchsize of Digits, did you mean --data\.batch_size\?",
     ),
     Case(
         "a wrong key of the views",
         "fit --data.views.sise=3",
-        r"data\.views\.sise: Digits's views has no option 'sise', did you mean 'size'\?",
+        r"unknown option --data\.views\.sise of Digits, did you mean 'data\.views\.size'\?",
     ),
-    Case("a wrong key of the optimizer", "fit --model.optimizer.rl=3", r"model\.optimizer\.rl: .*'rl'.*"),
+    Case(
+        "a wrong key of the optimizer",
+        "fit --model.optimizer.rl=3",
+        r"unknown option --model\.optimizer\.rl of SimCLR, did you mean 'model\.optimizer\.lr'\?",
+    ),
     Case(
         "a wrong key of the trainer",
         "fit --trainer.max_epoch=3",
-        r".*Trainer has no option 'max_epoch', did you mean 'max_epochs'\?",
+        r"unknown option --trainer\.max_epoch, did you mean --trainer\.max_epochs\?",
     ),
     Case(
         "a wrong key of the metrics",
         "fit --metrics.kk=3",
-        r"metrics\.kk: there is no such option, did you mean 'metrics\.k'\?",
+        r"unknown option --metrics\.kk, did you mean 'metrics\.k'\?",
     ),
     Case(
         "a wrong key at the top",
         "fit --learning_rate=3",
-        r"there is no option --learning_rate, did you mean --model\.optimizer\.lr\?",
+        r"unknown option --learning_rate, did you mean --model\.optimizer\.lr\?",
     ),
     Case(
         "an abbreviated key",
         "fit --model.encoder.wid=3",
-        r"model\.encoder: ResNet has no option 'wid'.*'width'\?",
+        r"unknown option --model\.encoder\.wid of ResNet, did you mean 'model\.encoder\.width'\?",
     ),
-    Case("zero workers", "fit --data.num_workers=0", r"data: Digits has no option 'num_workers'.*"),
+    Case("zero workers", "fit --data.num_workers=0", r"unknown option --data\.num_workers of Digits.*"),
     Case(
         "a wrong class",
         "fit --model.objective=MCAL",
-        r"model\.objective: no class named MCAL, did you mean 'MACL'\?",
+        r"--model\.objective: no class named MCAL, did you mean 'MACL'\?",
     ),
-    Case("a wrong class of data", "fit --data=Digit", r"data: no class named Digit, did you mean 'Digits'\?"),
+    Case(
+        "a wrong class of data", "fit --data=Digit", r"--data: no class named Digit, did you mean 'Digits'\?"
+    ),
     Case(
         "a wrong section in a file",
         "fit --config={here}/c.yaml",
-        r"there is no option --metrix\.k, did you mean --metrics\.k\?",
+        r"unknown option --metrix\.k, did you mean --metrics\.k\?",
         with_user_file("c.yaml", b"metrix: {k: 3}"),
     ),
     Case(
         "a wrong key of the metrics in a file",
         "fit --config={here}/c.yaml",
-        r"metrics\.kk: .*did you mean 'metrics\.k'\?",
+        r"unknown option --metrics\.kk, did you mean 'metrics\.k'\?",
         with_user_file("c.yaml", b"metrics: {kk: 3}"),
     ),
     Case(
         "a wrong key of a probe",
         "evaluate {run} --probe.epoch=3",
-        r"probe\.epoch: .*did you mean 'probe\.epochs'\?",
+        r"unknown option --probe\.epoch, did you mean 'probe\.epochs'\?",
     ),
     Case(
         "a wrong key in a file",
         "fit --config={here}/c.yaml",
-        r"model: SimCLR has no option 'hiden_dim', did you mean 'hidden_dim'\?",
+        r"unknown option --model\.hiden_dim of SimCLR, did you mean --model\.hidden_dim\?",
         with_user_file("c.yaml", b"model: {class_path: SimCLR, init_args: {hiden_dim: 18}}"),
     ),
     Case(
@@ -242,7 +248,7 @@ KEYS = [
         r"{here}/c\.yaml: contains itself, or more than 10000 values",
         with_user_file("c.yaml", b"data: &a {class_path: Digits, init_args: *a}"),
     ),
-    Case("an absent file", "fit --config={here}/c.yaml", r"config: File does not exist: '{here}/c\.yaml'"),
+    Case("an absent file", "fit --config={here}/c.yaml", r"--config {here}/c\.yaml: no such file or recipe"),
 ]
 
 VALUES = [
@@ -265,12 +271,12 @@ VALUES = [
     Case(
         "a depth that is none",
         "fit --model.encoder.depth=19",
-        r"model\.encoder\.depth: expected one of 18, 34, 50, 101, got 19",
+        r"model\.encoder\.depth: expected 18, 34, 50, 101, got 19",
     ),
     Case(
         "a stem that is none",
         "fit --model.encoder.stem=big",
-        r"model\.encoder\.stem: expected one of 'small', 'imagenet', got big",
+        r"model\.encoder\.stem: expected 'small', 'imagenet', got big",
     ),
     Case("temperature 0", "fit --model.objective.temperature=0", r".*temperature must be .*0"),
     Case(
@@ -281,7 +287,7 @@ VALUES = [
     Case(
         "temperature nan",
         "fit --model.objective.temperature=nan",
-        r"model\.objective\.temperature: expected float, got nan",
+        r"model\.objective\.temperature: Expected a <class 'float'>",
     ),
     Case(
         "a learning rate below 0",
@@ -326,15 +332,20 @@ VALUES = [
         "fit --model.encoder=timm/resnet18",
         r".*use --model\.encoder Timm --model\.encoder\.name resnet18.*",
     ),
-    Case("a timm model without a name", "fit --model.encoder=Timm", r".*required: --model\.encoder\.name.*"),
+    Case(
+        "a timm model without a name",
+        "fit --model.encoder=Timm",
+        r"model\.encoder: the following arguments are required: name",
+    ),
     Case(
         "an option of a timm model",
         "fit --model.encoder=Timm --model.encoder.name=resnet18 --model.encoder.drop_path_rate=1",
-        r".*Timm has no option 'drop_path_rate'; options of the timm model are given as "
+        r"unknown option .* of Timm; options of the timm model are given as "
         r"--model\.encoder\.dict_kwargs\.drop_path_rate.*",
     ),
     Case("an accelerator that is none", "fit --trainer.accelerator=gpuu", r".*gpuu.*"),
-    Case("a precision that is none", "fit --trainer.precision=12", r".*precision.*12.*"),
+    Case("a precision that is none", "fit --trainer.precision=12", r"trainer\.precision: .*"),
+    Case("a negative seed", "fit --seed_everything=-1", r"--seed_everything: -1 is not in bounds, .*"),
     Case("no seed", "fit --seed_everything=false", r"--seed_everything false: .*"),
     Case("a path for a name", "fit --name=a/b", r"--name a/b: must be a name, not a path; .*"),
     Case("batches of 0", "fit --data.batch_size=0", r".*batch_size must be 1 or more, not 0"),
@@ -386,14 +397,13 @@ TRAINER = [
             "trainer.limit_train_batches": ("0",),
             "trainer.gradient_clip_val": ("-1", ".nan"),
             "trainer.devices": ("99999",),
-            "seed_everything": ("-1", str(2**32)),
         }.items()
         for value in values
     ),
     Case(
         "validation after more batches than there are",
         "fit --trainer.val_check_interval=99",
-        r"--trainer\.val_check_interval exceeds the number of training batches in an epoch",
+        r"`val_check_interval` \(99\) must be less than or equal to the number of the training batches .*",
     ),
     Case(
         "a strategy that spawns processes",
@@ -573,7 +583,7 @@ DATA = [
     Case(
         "half of STL-10",
         "fit --data=STL10 --data.root={here}",
-        r"{here}/stl10_binary/train_X\.bin is damaged: its size must be .*",
+        r"{here}/stl10_binary/train_X\.bin is damaged; download it with --data\.download true",
         lambda here, run: stl10(here, train_X=bytes(20000)),
     ),
     Case(

@@ -340,7 +340,7 @@ def test_small_budget_writes_smoke_test_without_published_numbers(paper, command
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["absent.yaml"], "absent.yaml cannot be read"),
+        (["absent.yaml"], "paper file absent.yaml: no such file or recipe"),
         (["mine.yaml", "--table=7"], "--table 7: no such table; Mine has 1, 2"),
         (
             ["mine.yaml", "--cells=DCL,65"],

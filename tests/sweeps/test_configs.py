@@ -79,7 +79,7 @@ def test_fit_accepts_every_value(path, monkeypatch, tmp_path):
         raise Parsed
 
     monkeypatch.chdir(CONFIGS.parent)
-    monkeypatch.setattr("ssl_vision.cli.fit.RunCLI.before_instantiate_classes", stop)
+    monkeypatch.setattr("ssl_vision.cli.fit.FitCLI.instantiate_classes", stop)
     file = read_sweep_file(path)
     trials = trials_of(file, cap=file.run_cap, seed=0)
     assert len(trials) == len({trial.name for trial in trials}) == COUNTS[path.stem]

@@ -83,9 +83,7 @@ def stubs(tmp_path, monkeypatch):
             return words + ["baselines"] * baselines
 
         monkeypatch.setattr(evaluation, "evaluation_line", line)
-        monkeypatch.setattr(
-            "ssl_vision.sweeps.sweep._check_parameters", lambda file: None
-        )  # fit has no option x
+        monkeypatch.setattr("ssl_vision.sweeps.sweep._check_trials", lambda plan: None)  # fit has no option x
         return [str(tmp_path / "trial.yaml"), f"--runs_dir={tmp_path}", "--workers=1", "--evaluate=macl"]
 
     return make
@@ -238,7 +236,7 @@ def test_protocols_with_same_name_are_rejected(stubs, sweep, tmp_path, monkeypat
 def test_invalid_evaluation_is_rejected_before_first_trial(stubs, sweep, sweep_path, tmp_path, capsys):
     args = stubs()
     assert sweep(*args, "--evaluate=makl") == 2
-    assert "no protocol 'makl'" in capsys.readouterr().err
+    assert "protocol makl: no such file or recipe" in capsys.readouterr().err
     assert sweep(sweep_path({"x": {"values": [1]}}), f"--runs_dir={tmp_path}", "--evaluate=macl") == 2
     assert "--evaluate: the command of the sweep file is not ssl-vision fit" in capsys.readouterr().err
     assert not (tmp_path / "trial").exists()

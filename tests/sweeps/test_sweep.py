@@ -97,10 +97,7 @@ def test_dry_run_names_trial_with_unknown_class_option(sweep, fit_file, capsys):
     file = Path(fit_file)
     file.write_text(file.read_text().replace("objective.temperature", "objective.outer_temperature"))
     assert sweep(file, "--dry_run") == 2
-    captured = capsys.readouterr()
-    assert captured.out.endswith("2 trials\n")
-    refusal = r"outer_temperature=0\.2: model\.objective: \w+ has no option 'outer_temperature'"
-    assert re.search(rf"{refusal}.*; 2 trials are refused\n$", captured.err)
+    assert "--model.objective.outer_temperature of InfoNCE; first choose a class" in capsys.readouterr().err
 
 
 def test_options_after_file_come_last_and_identify_the_sweep(sweep, sweep_path, tmp_path, capsys):
@@ -216,10 +213,10 @@ def test_missing_library_is_reported_with_install_command(
     ("args", "line"),
     [
         ([], "file"),
-        (["absent.yaml"], "absent.yaml cannot be read (No such file or directory)"),
+        (["absent.yaml"], "sweep file absent.yaml: no such file or recipe"),
         (["FILE", "--worker=2"], "--worker: did you mean --workers?"),
         (["FILE", "--workers=-1"], "workers"),
-        (["--seed", "-1", "absent.yaml"], "absent.yaml cannot be read"),
+        (["--seed", "-1", "absent.yaml"], "absent.yaml: no such file or recipe"),
         (
             ["FILE", "--overwrite=true"],
             "--overwrite: delete the directory of the sweep, or choose another --name",
@@ -280,7 +277,7 @@ def test_unwritable_database_is_reported(sweep, sweep_path, tmp_path, monkeypatc
 )
 def test_unknown_option_in_sweep_file_is_rejected_with_suggestion(sweep, tmp_path, capsys, name, meant):
     assert sweep(file_of_fit(tmp_path, name), "--dry_run", f"--runs_dir={tmp_path}") == 2
-    assert f"there is no option --{name}, did you mean --{meant}?" in capsys.readouterr().err
+    assert f"unknown option --{name}, did you mean --{meant}?" in capsys.readouterr().err
 
 
 def file_of_fit(folder, name):
