@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ssl_vision.cli.fit_help import answer
+from ssl_vision.cli.fit_help import requested_help
 from ssl_vision.cli.import_paths import local_modules
 from ssl_vision.errors import InputError
 from ssl_vision.loading import load
@@ -22,23 +22,20 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     Returns:
         Arguments of the report of a run that was trained, on the first process.
     """
-    with _of_run(args[1:]) as options:
-        return _run(args[0], options)
-
-
-def _run(command: str, options: list[str]) -> dict[str, Any] | None:
-    if command == "fit" or any(".help" in option for option in options):
-        text = answer(options)
-        if text is not None:
-            print(text)
-            return None
-    fit = load("ssl_vision.cli.fit")
-    one_line_warnings()
-    if {"-h", "--help"} & set(options):
-        options = ["--help"]  # without the word all
-    with local_modules(options):  # also those that the config of a run directory names
-        page: dict[str, Any] | None = fit.run([command, *options])
-    return page
+    command, *rest = args
+    with _of_run(rest) as options:
+        if command == "fit" or any(".help" in option for option in options):
+            text = requested_help(options)
+            if text is not None:
+                print(text)
+                return None
+        fit = load("ssl_vision.cli.fit")
+        one_line_warnings()
+        if {"-h", "--help"} & set(options):
+            options = ["--help"]  # without the word all
+        with local_modules(options):  # also those that the config of a run directory names
+            page: dict[str, Any] | None = fit.run([command, *options])
+        return page
 
 
 @contextmanager

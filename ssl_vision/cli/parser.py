@@ -12,9 +12,10 @@ import jsonargparse
 import yaml
 from jsonargparse import ActionSubCommands, DefaultHelpFormatter, Namespace, get_loader, set_loader
 
-from ssl_vision.cli.choices import catalogue, classes_of, option_names
-from ssl_vision.cli.inspection import described_path
+from ssl_vision.cli.choices import classes_of, option_names
+from ssl_vision.cli.inspection import describe_import
 from ssl_vision.cli.suggestions import closest_match, closest_option
+from ssl_vision.descriptions import read_catalogue
 from ssl_vision.errors import InputError
 from ssl_vision.runs.reading import check_yaml, read_yaml
 
@@ -148,7 +149,7 @@ def _class_hint(name: str, option: str) -> str:
     if option != "data":
         return ""
     module, _, last = name.rpartition(".")
-    if last in catalogue()["torchvision"] and module in ("", "torchvision", "torchvision.datasets"):
+    if last in read_catalogue()["torchvision"] and module in ("", "torchvision", "torchvision.datasets"):
         return f"; use --data Torchvision --data.name {last}"
     if os.path.isdir(name):
         return f"; for a folder of images, use --data ImageFolder --data.root {name}"
@@ -191,7 +192,7 @@ def _classes_with(option: str, key: str) -> str:
 
 def _options(owner: str, group: str) -> list[str]:
     """Return the option names of a class, or of one of its dataclass options."""
-    cls = described_path(owner)
+    cls = describe_import(owner)
     prefix = f"{group}." if group else ""
     names = [option.name for option in cls.options] if cls else []
     below = [name.removeprefix(prefix).partition(".")[0] for name in names if name.startswith(prefix)]
