@@ -23,7 +23,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.cli import LightningArgumentParser
 
 import ssl_vision.callbacks  # noqa: F401
-from ssl_vision.cli.inspection import described_class, options
+from ssl_vision.cli.inspection import describe_class, options
 from ssl_vision.cli.run_options import DEFAULT_DATA, DEFAULTS, add_run_options
 from ssl_vision.data import ImageData
 from ssl_vision.data.datasets.torchvision_data import DATASETS
@@ -65,7 +65,7 @@ def catalogue() -> dict[str, Any]:
     add_run_options(parser)
     return {
         "classes": {
-            option: [described_class(cls) for base in bases for cls in public_classes(base)]
+            option: [describe_class(cls) for base in bases for cls in public_classes(base)]
             for option, bases in BASES.items()
         },
         "options": [option for option in options(parser) if option.name != "model"],

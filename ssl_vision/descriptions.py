@@ -234,10 +234,16 @@ CATALOGUE = Path(__file__).parent / "catalogue.json"
 
 
 @cache
+def read_catalogue() -> dict[str, Any]:
+    """Return the contents of catalogue.json."""
+    contents: dict[str, Any] = json.loads(CATALOGUE.read_text(encoding="utf-8"))
+    return contents
+
+
+@cache
 def _built_in() -> dict[str, MetricDescription]:
     """Return the descriptions of this package by name."""
-    entries = json.loads(CATALOGUE.read_text(encoding="utf-8"))["metrics"]
-    return {entry["name"]: MetricDescription(**entry) for entry in entries}
+    return {entry["name"]: MetricDescription(**entry) for entry in read_catalogue()["metrics"]}
 
 
 def _registered() -> Mapping[str, MetricDescription]:

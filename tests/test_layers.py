@@ -152,9 +152,9 @@ def test_getattr_and_hasattr_are_used_only_in_listed_files():
 
 
 CAPS = {
-    "": (813, 15),
+    "": (816, 15),
     "callbacks": (685, 12),
-    "cli": (1738, 19),
+    "cli": (1741, 19),
     "compare": (1154, 9),
     "data": (3250, 32),
     "encoders": (305, 4),
@@ -191,6 +191,7 @@ SAME_NAME = {
 """File names that occur more than once in the package. This list may only shrink."""
 
 SINGLE_IMPORTER = {
+    "cli/inspection.py",  # also loaded by the help, for classes of users
     "callbacks/gradients.py",
     "callbacks/memory.py",
     "callbacks/objective.py",

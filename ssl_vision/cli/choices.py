@@ -1,12 +1,11 @@
 """Options of ``fit`` and the classes that they name, read from catalogue.json without importing torch."""
 
-import json
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ssl_vision.descriptions import CATALOGUE
+from ssl_vision.descriptions import read_catalogue
 
 _ABBREVIATIONS = ("al.", "Eq.", "Fig.", "e.g.", "i.e.")
 
@@ -42,19 +41,12 @@ class ClassDescription(NamedTuple):
 
 
 @cache
-def catalogue() -> dict[str, Any]:
-    """Return the contents of catalogue.json."""
-    contents: dict[str, Any] = json.loads(CATALOGUE.read_text(encoding="utf-8"))
-    return contents
-
-
-@cache
 def classes_of(option: str) -> dict[str, ClassDescription]:
     """Return the classes that an option such as ``model.objective`` accepts, by name, without abstract ones.
 
     The result is empty for an option that does not name a class of this package.
     """
-    entries = catalogue()["classes"].get(option.rpartition(".")[2], ())
+    entries = read_catalogue()["classes"].get(option.rpartition(".")[2], ())
     return {
         name: ClassDescription(name, sentence, tuple(Option(*each) for each in options))
         for name, sentence, options in entries
@@ -68,19 +60,21 @@ def options_of_fit(chosen: Mapping[str, str | None]) -> dict[str, Option]:
         chosen: classes that options name; other options name their defaults.
     """
     options: dict[str, Option] = {}
-    for key, default in catalogue()["defaults"].items():
+    for key, default in read_catalogue()["defaults"].items():
         cls = classes_of(key).get(chosen.get(key) or default)
         for option in cls.options if cls else ():
             options[f"{key}.{option.name}"] = option._replace(name=f"{key}.{option.name}")
         options[key] = Option(key, default, "", "")
-    return options | {option.name: option for option in (Option(*each) for each in catalogue()["options"])}
+    for name, *others in read_catalogue()["options"]:
+        options[name] = Option(name, *others)
+    return options
 
 
 @cache
 def option_names() -> list[str]:
     """Return the names of the options of ``fit``, those of all classes among them."""
     names = dict.fromkeys(options_of_fit({}))
-    for key in catalogue()["defaults"]:
+    for key in read_catalogue()["defaults"]:
         names |= {f"{key}.{option.name}": None for cls in classes_of(key).values() for option in cls.options}
     return list(names)
 

@@ -7,10 +7,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ssl_vision.cli.choices import ClassDescription, catalogue, classes_of, option_names
+from ssl_vision.cli.choices import ClassDescription, classes_of, option_names
 from ssl_vision.cli.import_paths import dotted, yaml_texts
 from ssl_vision.cli.recipes import with_recipes
 from ssl_vision.cli.suggestions import closest_match, closest_option
+from ssl_vision.descriptions import read_catalogue
 from ssl_vision.errors import InputError
 from ssl_vision.runs.reading import read_yaml
 
@@ -42,7 +43,7 @@ def checked(options: Sequence[str]) -> list[str]:
         elif name.startswith("data.") and not names_data:
             data_option = data_option or name
         _check(name, value, chosen)
-    return options if names_data else [f"--data={catalogue()['defaults']['data']}", *options]
+    return options if names_data else [f"--data={read_catalogue()['defaults']['data']}", *options]
 
 
 def check_classes(options: Sequence[str]) -> None:
@@ -129,7 +130,7 @@ def _check(name: str, value: Any, chosen: dict[str, ClassDescription | None]) ->
 
 def _default(option: str) -> ClassDescription | None:
     """Return the class that an option names by default, if it is part of this package."""
-    return classes_of(option).get(catalogue()["defaults"].get(option))
+    return classes_of(option).get(read_catalogue()["defaults"].get(option))
 
 
 def _class(option: str, value: Any) -> ClassDescription | None:
@@ -153,7 +154,7 @@ def _class(option: str, value: Any) -> ClassDescription | None:
     model = name.removeprefix("timm/")
     if not model.isidentifier() or name in ("null", "None", "nan", "inf"):
         return None
-    if option == "data" and name in catalogue()["torchvision"]:
+    if option == "data" and name in read_catalogue()["torchvision"]:
         hint = f"; use --data Torchvision --data.name {name}"
     elif option == "data" and os.path.isdir(name):
         hint = f"; for a folder of images, use --data ImageFolder --data.root {name}"

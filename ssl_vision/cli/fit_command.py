@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ssl_vision.cli.early_check import checked
-from ssl_vision.cli.fit_help import answer
+from ssl_vision.cli.fit_help import requested_help
 from ssl_vision.cli.import_paths import local_modules
 from ssl_vision.cli.recipes import with_recipes
 from ssl_vision.errors import InputError
@@ -27,7 +27,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     command, *given = args
     with _of_run(given) as options:
         if command == "fit" or any(".help" in option for option in options):
-            text = answer(with_recipes(options))
+            text = requested_help(with_recipes(options))
             if text is not None:
                 print(text)
                 return None

@@ -12,13 +12,13 @@ from ssl_vision.cli.choices import (
     ClassDescription,
     Option,
     capitalized,
-    catalogue,
     classes_of,
     first_sentence,
     options_of_fit,
 )
 from ssl_vision.cli.import_paths import dotted
 from ssl_vision.cli.suggestions import closest_match
+from ssl_vision.descriptions import read_catalogue
 from ssl_vision.errors import InputError
 from ssl_vision.loading import load
 from ssl_vision.runs.reading import read_yaml
@@ -46,7 +46,7 @@ _COLUMN = 40
 _WIDEST = 110
 
 
-def answer(args: Sequence[str]) -> str | None:
+def requested_help(args: Sequence[str]) -> str | None:
     """Return the help that arguments of ``fit`` ask for, or None if they ask for none.
 
     ``--help all`` and the help of a class that cannot be imported are left to the parser.
@@ -76,7 +76,7 @@ def class_help(args: Sequence[str]) -> str | None:
             option, name = match[1], match[2]
             if name is None and not following.startswith("-"):
                 name = following
-            given = _given(args)
+            given = _option_values(args)
             if classes_of(option):
                 return "\n".join(_help_of(option, name or given.get(option))) or None
             group = (each for each in options_of_fit(given).values() if each.name.startswith(f"{option}."))
@@ -87,11 +87,11 @@ def class_help(args: Sequence[str]) -> str | None:
 def short_help(args: Sequence[str] = ()) -> str:
     """Return the most common options in groups, each with its default and one sentence.
 
-    The arguments and the errors are those of `listed`.
+    The arguments and the errors are those of `common_options`.
     """
     source = "the values of this command" if set(args) - {"-h", "--help"} else "the defaults"
     lines = [f"usage: ssl-vision fit [--config FILE] [--OPTION VALUE ...] (with {source})"]
-    for group, options in listed(args).items():
+    for group, options in common_options(args).items():
         lines += ["", f"{group}:", *_table(options)]
     lines += [
         "",
@@ -101,7 +101,7 @@ def short_help(args: Sequence[str] = ()) -> str:
     return "\n".join(lines)
 
 
-def listed(args: Sequence[str] = ()) -> dict[str, list[Option]]:
+def common_options(args: Sequence[str] = ()) -> dict[str, list[Option]]:
     """Return the options of the short help by group, and those that a class requires.
 
     Args:
@@ -111,7 +111,7 @@ def listed(args: Sequence[str] = ()) -> dict[str, list[Option]]:
     Raises:
         InputError: a config file cannot be read.
     """
-    given = _given(args)
+    given = _option_values(args)
     options = _LIGHTNING | options_of_fit(given)
     groups = {}
     for group, texts in read_yaml(_SHORT_HELP).items():
@@ -131,7 +131,7 @@ def listed(args: Sequence[str] = ()) -> dict[str, list[Option]]:
     return groups
 
 
-def _given(args: Sequence[str]) -> dict[str, str]:
+def _option_values(args: Sequence[str]) -> dict[str, str]:
     """Return the values of the options in arguments, and of other options in the config files that they name.
 
     Raises:
@@ -162,13 +162,13 @@ def _help_of(option: str, name: str | None) -> Iterator[str]:
         width = max(map(len, classes))
         yield from (f"--{option} takes one of these classes, or one of yours:", "")
         yield from (f"  {each:<{width}}  {classes[each].sentence}" for each in classes)
-        if default := catalogue()["defaults"].get(option):
+        if default := read_catalogue()["defaults"].get(option):
             yield from ("", *_help_of_class(option, classes[default], " (the default)"))
     elif name in classes:
         yield from _help_of_class(option, classes[name])
     elif not dotted(name):
         raise InputError(f"{option}: no class named {name}{closest_match(name, list(classes))}")
-    elif owner := load("ssl_vision.cli.inspection").described_path(name):
+    elif owner := load("ssl_vision.cli.inspection").describe_import(name):
         yield from _help_of_class(option, owner)
 
 
@@ -178,7 +178,7 @@ def _help_of_class(option: str, owner: ClassDescription, note: str = "") -> Iter
         yield ""
     for each in owner.options:
         name = f"{option}.{each.name}"
-        default = catalogue()["defaults"].get(name, each.default)
+        default = read_catalogue()["defaults"].get(name, each.default)
         yield from _table([_with_values(each._replace(name=name, default=default))])
 
 

@@ -14,16 +14,16 @@ import jsonargparse
 from ssl_vision.cli.choices import ClassDescription, Option, first_sentence
 
 
-def described_path(path: str) -> ClassDescription | None:
+def describe_import(path: str) -> ClassDescription | None:
     """Import a class such as ``my_losses.Sharp`` and return its description, or None."""
     try:
         cls = pydoc.locate(path)
     except pydoc.ErrorDuringImport:
         return None
-    return described_class(cls) if inspect.isclass(cls) else None
+    return describe_class(cls) if inspect.isclass(cls) else None
 
 
-def described_class(cls: type) -> ClassDescription:
+def describe_class(cls: type) -> ClassDescription:
     """Return the description of a class."""
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(cls, "class", fail_untyped=False)

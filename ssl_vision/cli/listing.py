@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ssl_vision.cli.choices import catalogue, classes_of, first_sentence
+from ssl_vision.cli.choices import classes_of, first_sentence
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.cli.recipes import CONFIGS, recipes
 from ssl_vision.cli.suggestions import closest_match
-from ssl_vision.descriptions import described
+from ssl_vision.descriptions import described, read_catalogue
 from ssl_vision.errors import InputError
 
 _CLASSES = {"objectives": "objective", "encoders": "encoder", "methods": "model", "data": "data"}
@@ -35,7 +35,7 @@ def run(args: Sequence[str]) -> None:
     width = max(map(len, rows))
     print("\n".join(f"{name:<{width}}  {sentence}".rstrip() for name, sentence in rows.items()))
     if kind == "data":
-        print(f"\n--data Torchvision --data.name NAME: {', '.join(catalogue()['torchvision'])}")
+        print(f"\n--data Torchvision --data.name NAME: {', '.join(read_catalogue()['torchvision'])}")
 
 
 def sentences(kind: str) -> Mapping[str, str]:

@@ -83,7 +83,7 @@ class Measurement(DescribedMetric):
 
     A subclass is a frozen dataclass with a method ``measure``. The decorator `measurement` gives it a name
     for protocol files. A class in a module of your own needs no name: your protocol file gives its import
-    path.
+    path. The attributes of `DescribedMetric` describe the metric that it yields.
 
     Example:
         >>> @dataclass(frozen=True)

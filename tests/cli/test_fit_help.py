@@ -17,7 +17,7 @@ import ssl_vision.objectives
 from ssl_vision.catalogue import BASES
 from ssl_vision.cli import fit, fit_command
 from ssl_vision.cli.choices import classes_of, option_names
-from ssl_vision.cli.fit_help import START, answer, listed, short_help
+from ssl_vision.cli.fit_help import START, common_options, requested_help, short_help
 from ssl_vision.cli.listing import KINDS, sentences
 from ssl_vision.cli.suggestions import closest_option
 from ssl_vision.descriptions import described
@@ -27,7 +27,7 @@ from ssl_vision.main import main
 from ssl_vision.runs.reading import read_yaml
 
 SHORT_HELP = Path(fit.__file__).parent / "short_help.yaml"
-LISTED = {option.name: option for options in listed().values() for option in options}
+LISTED = {option.name: option for options in common_options().values() for option in options}
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_short_help_fits_two_screens_and_explains_each_option(monkeypatch):
     lines = short_help().splitlines()
     assert len(lines) <= 100
     assert max(map(len, lines)) <= 110
-    assert [line.rstrip(":") for line in lines if re.fullmatch(r"\w+:", line)] == list(listed())
+    assert [line.rstrip(":") for line in lines if re.fullmatch(r"\w+:", line)] == list(common_options())
     for name, option in LISTED.items():
         assert re.fullmatch(r".{5,}\.", option.text), name
     stated = [name for texts in read_yaml(SHORT_HELP).values() for name in texts]
@@ -177,7 +177,7 @@ def test_list_prints_classes_and_refuses_unknown_kind(capsys):
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_class_help_covers_only_that_class(args, first, absent):
-    text = answer(args)
+    text = requested_help(args)
     assert text.startswith(first)
     assert absent not in text
     assert len(text.splitlines()) < 150
@@ -202,7 +202,7 @@ def test_help_of_user_class_lists_own_and_inherited_options(tmp_path, monkeypatc
 
 def test_misspelt_class_in_help_gets_suggestion():
     with pytest.raises(InputError, match="no class named MoC, did you mean 'MoCo'"):
-        answer(["--model.help", "MoC"])
+        requested_help(["--model.help", "MoC"])
 
 
 def test_fit_without_options_prints_commands_that_parse(parsed, capsys):
@@ -259,7 +259,7 @@ def test_help_of_class_that_cannot_be_imported_is_left_to_the_parser(tmp_path, m
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for path in ("ssl_vision.objectives.NoSuchClass", "no_such_module.Class", "broken.Class"):
-        assert answer(["--model.objective.help", path]) is None
+        assert requested_help(["--model.objective.help", path]) is None
 
 
 def test_the_short_help_lists_the_options_of_the_chosen_class():
@@ -309,4 +309,4 @@ def test_the_short_help_refuses_the_files_that_training_refuses(text, tmp_path):
 @pytest.mark.parametrize("word", ["data", "nonsense", ""])
 def test_help_of_unknown_word_lists_available_help(word):
     with pytest.raises(InputError, match=rf"--help {word}: give --help, --help all, or --data\.help"):
-        answer(["--help", word])
+        requested_help(["--help", word])
