@@ -134,7 +134,7 @@ EXPONENTIAL_YAML = b"".join(
 )
 
 KEYS = [
-    Case("no command of that name", "fti", r"unknown command 'fti'; available: fit, validate, .*"),
+    Case("no command of that name", "fti", r"unknown command 'fti'; available: fit, evaluate, .*"),
     Case(
         "a wrong key",
         "fit --model.encoder.widht=3",
