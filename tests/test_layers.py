@@ -154,7 +154,7 @@ def test_getattr_and_hasattr_are_used_only_in_listed_files():
 
 
 CAPS = {
-    "": (758, 14),
+    "": (759, 14),
     "callbacks": (816, 13),
     "cli": (2019, 19),
     "compare": (1040, 10),
