@@ -69,16 +69,17 @@ COMMANDS = {
 _PAGE = "ssl_vision.report.report:write"
 _LONGEST = 1000
 
-_ADVICE = {
-    **dict.fromkeys(
+_ADVICE = (
+    (
         ("MemoryError", "can't allocate memory", "Unable to allocate"),
         "out of memory: reduce the batch size or the network, or set --model.chunk_size",
     ),
-    "DataLoader worker (pid": (
-        "a worker process has ended, probably because it ran out of memory: reduce --data.workers"
+    (
+        ("DataLoader worker (pid",),
+        "a worker process has ended, probably because it ran out of memory: reduce --data.workers",
     ),
-}
-"""Advice by a text in the type or the message of an error."""
+)
+"""Texts in the type or the message of an error, with advice."""
 
 
 def usage(*, every: bool = False) -> str:
@@ -182,8 +183,8 @@ def _explained(error: Exception) -> tuple[int, str]:
         return 1 if error.filename is None else 2, _shortened(f"{place}: {error.strerror}")
     name, lines = type(error).__name__, str(error).strip().splitlines() or [type(error).__name__]
     first = _shortened(lines[0])
-    for sign, advice in _ADVICE.items():
-        if sign in f"{name}: {error}":
+    for signs, advice in _ADVICE:
+        if any(sign in f"{name}: {error}" for sign in signs):
             return 1, f"{advice} ({first})"
     if " in DataLoader worker process " in first:  # with the traceback of the worker
         first = _shortened(lines[-1])

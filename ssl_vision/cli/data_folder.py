@@ -16,6 +16,7 @@ from ssl_vision.data.loading.fingerprint import digest_of_content
 from ssl_vision.data.loading.prefetch import ahead
 from ssl_vision.data.module import Split
 from ssl_vision.progress import tracked
+from ssl_vision.tables import aligned
 
 _SPLITS: tuple[Split, ...] = ("train", "val", "test")
 _SHOWN = 20
@@ -123,9 +124,7 @@ def _checked(files: list[ImageFile]) -> Iterator[str]:
         ends = [f"{width} x {height}" for width, height in (sizes[0], sizes[-1])] if sizes else ["", ""]
         damaged, same = sum(bool(file.damage) for file in group), sum(file.path in repeated for file in group)
         rows.append([split, label or "-", str(len(group)), str(damaged), str(same), *ends])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield aligned(rows, left=len(rows[0]))
     damaged_files = [f"{file.path} ({file.damage})" for file in files if file.damage]
     yield from _section("cannot be decoded", damaged_files)
     yield from _section("equal content", [" = ".join(str(file.path) for file in group) for group in equal])

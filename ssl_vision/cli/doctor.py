@@ -1,6 +1,5 @@
 """``ssl-vision doctor``, which checks packages, hardware and data sets."""
 
-import hashlib
 import importlib
 import os
 import platform
@@ -157,7 +156,7 @@ def data_sets(root: Path) -> Iterator[Check]:
     for reader in (readers.CIFAR10, readers.CIFAR100, readers.STL10):
         name, folder = reader.__name__, root / reader.base_folder
         parts = [*reader.train_list, *reader.test_list] if name != "STL10" else []
-        damaged = [part for part, md5 in parts if not _has_md5(folder / part, md5)]
+        damaged = [part for part, md5 in parts if not readers.utils.check_integrity(folder / part, md5)]
         fetch = f"ssl-vision fit --config pretrain/{name.lower()} --data.download true{option}"
         if not folder.is_dir():
             advice = f"name its directory with --root; or download and train: {fetch}"
@@ -167,14 +166,6 @@ def data_sets(root: Path) -> Iterator[Check]:
             yield Check(name, f"missing or damaged: {', '.join(damaged)}", "broken", advice)
         else:
             yield Check(name, f"{folder}{', complete' if parts else ''}")
-
-
-def _has_md5(path: Path, md5: str) -> bool:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest() == md5
-    except OSError:
-        return False
 
 
 def _loaded(name: str) -> Any:

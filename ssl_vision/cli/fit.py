@@ -261,13 +261,14 @@ def _build(start: _Start, add: Callable[[_Start, Namespace], dict[str, Any]]) ->
 def _validate(start: _Start) -> Outcome:
     """Measure the checkpoint as during training, without a logger."""
     assert start.checkpoint is not None
-    objects, trainer = _build(start, _additions_to_validate)
+    objects, trainer = _build(start, _arguments_of_validation)
     trainer.validate(objects.model, objects.data, ckpt_path=start.checkpoint.path, verbose=False)
     values = {name: float(value) for name, value in trainer.callback_metrics.items()}
     return Outcome(start.folder, validated(start.checkpoint, values) if trainer.is_global_zero else "")
 
 
-def _additions_to_validate(start: _Start, objects: Namespace) -> dict[str, Any]:
+def _arguments_of_validation(start: _Start, objects: Namespace) -> dict[str, Any]:
+    """Return arguments of a trainer without loggers, checkpoints and callbacks of the config."""
     bar = [] if objects.trainer.enable_progress_bar is False else [RunBar()]
     return {"logger": False, "enable_checkpointing": False, "callbacks": [*bar, objects.metrics]}
 
@@ -276,7 +277,7 @@ def _fit(start: _Start) -> Outcome:
     """Train, or continue the training of the checkpoint, and summarise the run."""
     folder, checkpoint = start.folder, start.checkpoint
     try:
-        objects, trainer = _build(start, _additions_to_fit)
+        objects, trainer = _build(start, _arguments_of_fit)
         model, data = objects.model, objects.data
         if checkpoint is None and objects.initial_checkpoint is not None:
             rank_zero_info(start_from(model, objects.initial_checkpoint))
@@ -311,7 +312,7 @@ def _fit(start: _Start) -> Outcome:
     return Outcome(folder, text, page)
 
 
-def _additions_to_fit(start: _Start, objects: Namespace) -> dict[str, Any]:
+def _arguments_of_fit(start: _Start, objects: Namespace) -> dict[str, Any]:
     """Return the run's loggers, callbacks and plugins together with those of the config."""
     folder, config = start.folder, objects.trainer
     log = RunLog(folder.metrics_file, folder.lock.verify)
