@@ -161,7 +161,7 @@ CAPS = {
     "encoders": (305, 4),
     "evaluation": (2277, 19),
     "export": (644, 5),
-    "methods": (1035, 16),
+    "methods": (1029, 16),
     "metrics": (1106, 19),
     "objectives": (2106, 29),
     "pretrained": (283, 4),
