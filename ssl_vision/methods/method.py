@@ -230,14 +230,18 @@ class Method(pl.LightningModule, ABC):
 
     def embed_view(self, images: Tensor) -> View:
         """Compute embeddings and features of one view (N, 3, S, S), according to ``chunk_size``."""
-
-        def fields(images: Tensor) -> tuple[Tensor, ...]:
-            return self.embed(images, self.backbone, self.head).tensors()
-
-        size = self.chunk_size
-        view = View(*(fields(images) if size is None else in_chunks(self, images, size=size, call=fields)))
+        view = self.embed_in_chunks(images, self.backbone, self.head)
         self.features = (view.features.detach(),)
         return view
+
+    def embed_in_chunks(self, images: Tensor, backbone: Encoder, head: nn.Module) -> View:
+        """Compute embeddings and features of images by a network, as `embed`, according to ``chunk_size``."""
+
+        def fields(images: Tensor) -> tuple[Tensor, ...]:
+            return self.embed(images, backbone, head).tensors()
+
+        size = self.chunk_size
+        return View(*(fields(images) if size is None else in_chunks(self, images, size=size, call=fields)))
 
     def embed(self, images: Tensor, backbone: Encoder, head: nn.Module) -> View:
         """Compute embeddings and features of images (N, 3, S, S) in one pass of a network.

@@ -109,13 +109,9 @@ class MomentumMethod(Method):
     @torch.no_grad()
     def keys(self, images: Tensor) -> View:
         """Compute embeddings and features of one view (N, 3, S, S) by the momentum network."""
-        network = (self.momentum_backbone, self.momentum_head)
-        # about equally long chunks, as those of the queries
-        count = 1 if self.chunk_size is None else math.ceil(len(images) / self.chunk_size)
         dtype = floating_dtype(self.backbone, images.dtype)
         with torch.autocast(images.device.type, dtype) if dtype.itemsize < 4 else nullcontext():
-            views = [self.embed(chunk, *network) for chunk in images.tensor_split(count)]
-        return View.cat(views) if count > 1 else views[0]
+            return self.embed_in_chunks(images, self.momentum_backbone, self.momentum_head)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         for name, module in self.named_children() if recurse else ():

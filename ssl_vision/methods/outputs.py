@@ -1,9 +1,7 @@
 """Outputs of the network of a method."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 
@@ -46,8 +44,3 @@ class View(NamedTuple):
     def tensors(self) -> tuple[Tensor, ...]:
         """Return the fields that are not None."""
         return tuple(field for field in self if field is not None)
-
-    @classmethod
-    def cat(cls, parts: "Sequence[View]") -> "View":
-        """Concatenate the rows of views."""
-        return cls(*(torch.cat(field) for field in zip(*(part.tensors() for part in parts), strict=True)))

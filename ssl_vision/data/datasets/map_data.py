@@ -1,7 +1,7 @@
 """Base class of data modules that read map-style data sets, and the one for a data set of the user."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -229,7 +229,7 @@ class MapData(DecodedData):
 
 
 class Dataset(MapData):
-    """A map-style data set of your own, such as a subclass of torch.utils.data.Dataset.
+    """A map-style data set of your own: any class with ``__len__`` and ``__getitem__``.
 
     Items are pairs of an image and a label, or images alone. Images are PIL images, uint8 tensors (3, H, W)
     or (1, H, W), or uint8 arrays (H, W, 3) or (H, W); do not normalise or augment them. Labels are integers;
@@ -257,9 +257,9 @@ class Dataset(MapData):
     def __init__(
         self,
         *,
-        dataset: Callable[[], torch_data.Dataset[Any]],
-        val_dataset: Callable[[], torch_data.Dataset[Any]] | None = None,
-        test_dataset: Callable[[], torch_data.Dataset[Any]] | None = None,
+        dataset: Callable[[], Sized] | Callable[[], torch_data.Dataset[Any]],
+        val_dataset: Callable[[], Sized] | Callable[[], torch_data.Dataset[Any]] | None = None,
+        test_dataset: Callable[[], Sized] | Callable[[], torch_data.Dataset[Any]] | None = None,
         image_size: int | None = None,
         views: Views = IMAGENET_VIEWS,
         **options: Any,
