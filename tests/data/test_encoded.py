@@ -298,7 +298,7 @@ def test_images_left_out_of_tar_files_are_counted(tmp_path):
     [
         ({"train": "/train-*.tar"}, "--data.train '/train-[*].tar' is not a pattern relative to"),
         ({"train": ""}, "--data.train '' is not a pattern"),
-        ({"image_size": 0}, "image_size must be 1 or more"),
+        ({"image_size": 0}, r"image_size must lie in 1\.\.4096, not 0"),
         ({"pixel_range": (10, 0)}, "pixel_range must be"),
     ],
 )
@@ -590,10 +590,10 @@ def test_fingerprint_changes_with_file_names_and_sizes(damaged):
     assert len(digests) == 3
 
 
-def test_negative_workers_raise_input_error(tmp_path):
-    for kind in (ImageFolder, Shards):
+def test_negative_workers_raise_input_error(photos, tars):
+    for root, kind in ((photos, ImageFolder), (tars["cls"], Shards)):
         with pytest.raises(InputError, match="workers must be 0 or more"):
-            kind(root=tmp_path, workers=-1)
+            module(root, kind, workers=-1).split("train")
 
 
 OPTIONS = [*TINY[:-1], "--report=false", f"--data.image_size={SIDE}", f"--data.views.size={SIDE}"]
