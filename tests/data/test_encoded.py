@@ -20,7 +20,7 @@ from PIL import Image, ImageOps
 from settings import TINY
 
 from ssl_vision.data import ImageFolder, Shards, Views
-from ssl_vision.data.datasets.encoded import Decoder
+from ssl_vision.data.datasets.encoded import EncodedImages
 from ssl_vision.data.loading.decoding import open_image, reduced_square, square
 from ssl_vision.data.loading.file_listing import Listing
 from ssl_vision.data.loading.fingerprint import digest_of_images
@@ -452,14 +452,15 @@ def test_number_of_replacements_tried_for_damaged_file_is_limited():
 
     class Damaged:
         path, digest = str, str
+        labels, classes = np.zeros(5000, dtype=np.int32), ("a",)
 
         def content(self, row):
             tried.append(row)
             return b"no image"
 
-    decoder = Decoder(Damaged(), torch.zeros(5000), side=8, pixel_range=None, strict=False)
+    images = EncodedImages(Damaged(), ("a",), side=8, pixel_range=None, strict=False, workers=0)
     with pytest.raises(InputError, match="cannot be decoded"):
-        decoder(3)
+        images.at(torch.tensor([3]))
     assert tried[0] == 3
     assert len(tried) == len(set(tried)) == 1024
 

@@ -13,7 +13,7 @@ from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, DecodedData, Undecoded
-from ssl_vision.data.datasets.encoded import encoded_images
+from ssl_vision.data.datasets.encoded import EncodedImages
 from ssl_vision.data.images import Images
 from ssl_vision.data.loading.decoding import squares
 from ssl_vision.data.loading.file_listing import Listing, count_images, list_images
@@ -132,7 +132,7 @@ class ImageFolder(DecodedData):
         self.check(split)
         listing = self.listing(split)
         if self._streams:
-            return encoded_images(
+            return EncodedImages(
                 listing, listing.classes if split == "train" else self.classes,
                 side=self.image_size, pixel_range=self.pixel_range, strict=self.strict,
                 workers=worker_processes(self.workers, self.trainer),

@@ -16,7 +16,7 @@ import numpy as np
 
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, cache_place, check_decoding
-from ssl_vision.data.datasets.encoded import encoded_images
+from ssl_vision.data.datasets.encoded import EncodedImages
 from ssl_vision.data.images import Images
 from ssl_vision.data.loading.decoding import PixelRange
 from ssl_vision.data.loading.file_listing import (
@@ -157,7 +157,7 @@ class Shards(ImageData):
         if split == "pretrain":
             return self.split("train")
         self.check(split)
-        return encoded_images(
+        return EncodedImages(
             self.index(split), self.index("train").classes,
             side=self.image_size, pixel_range=self.pixel_range, strict=self.strict,
             workers=worker_processes(self.workers, self.trainer),
