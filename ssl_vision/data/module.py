@@ -110,17 +110,14 @@ class ImageData(pl.LightningDataModule):
     ) -> None:
         super().__init__()
         for name, size in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
-            if size < 1:
-                raise InputError(f"{name} must be 1 or more, not {size}")
-            if size > LARGEST_BATCH:
-                raise InputError(f"{name} must be {LARGEST_BATCH} or less, not {size}")
+            if not 1 <= size <= LARGEST_BATCH:
+                raise InputError(f"{name} must lie in 1..{LARGEST_BATCH}, not {size}")
         check_sizes(progressive_resizing or {})
         if val not in ("auto", "train", "val", "test"):
             raise InputError(f"val must be auto, train, val or test, not {val}")
-        if not 0 < val_share <= 0.5:
-            raise InputError(f"val_share must lie in (0, 0.5], not {val_share}")
-        if test_share is not None and not 0 < test_share <= 0.5:
-            raise InputError(f"test_share must lie in (0, 0.5], not {test_share}")
+        for name, share in (("val_share", val_share), ("test_share", test_share)):
+            if share is not None and not 0 < share <= 0.5:
+                raise InputError(f"{name} must lie in (0, 0.5], not {share}")
         if changed not in ("refuse", "allow"):
             raise InputError(f"changed must be refuse or allow, not {changed}")
         if not 0 <= resident <= 1:

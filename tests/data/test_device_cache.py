@@ -56,7 +56,11 @@ def test_resident_on_cpu_returns_same_images_and_logs_nothing(caplog):
             4e9,
             "images: 2.9 GB > 50 % of 4.0 GB free on cuda:0, kept in host memory and sent in pinned batches",
         ),
-        (0.0, 4e12, "images: 2.9 GB, data.resident is 0, kept in host memory and sent in pinned batches"),
+        (
+            0.0,
+            4e9,
+            "images: 2.9 GB > 0 % of 4.0 GB free on cuda:0, kept in host memory and sent in pinned batches",
+        ),
     ],
 )
 def test_images_that_do_not_fit_stay_in_host_memory_and_log_why(

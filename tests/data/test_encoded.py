@@ -20,7 +20,7 @@ from PIL import Image, ImageOps
 from settings import TINY
 
 from ssl_vision.data import ImageFolder, Shards, Views
-from ssl_vision.data.datasets.encoded import Decoder
+from ssl_vision.data.datasets.encoded import EncodedImages
 from ssl_vision.data.loading.decoding import open_image, reduced_square, square
 from ssl_vision.data.loading.file_listing import Listing
 from ssl_vision.data.loading.fingerprint import digest_of_images
@@ -298,7 +298,7 @@ def test_images_left_out_of_tar_files_are_counted(tmp_path):
     [
         ({"train": "/train-*.tar"}, "--data.train '/train-[*].tar' is not a pattern relative to"),
         ({"train": ""}, "--data.train '' is not a pattern"),
-        ({"image_size": 0}, "image_size must be 1 or more"),
+        ({"image_size": 0}, r"image_size must lie in 1\.\.4096, not 0"),
         ({"pixel_range": (10, 0)}, "pixel_range must be"),
     ],
 )
@@ -452,14 +452,15 @@ def test_number_of_replacements_tried_for_damaged_file_is_limited():
 
     class Damaged:
         path, digest = str, str
+        labels, classes = np.zeros(5000, dtype=np.int32), ("a",)
 
         def content(self, row):
             tried.append(row)
             return b"no image"
 
-    decoder = Decoder(Damaged(), torch.zeros(5000), side=8, pixel_range=None, strict=False)
+    images = EncodedImages(Damaged(), ("a",), side=8, pixel_range=None, strict=False, workers=0)
     with pytest.raises(InputError, match="cannot be decoded"):
-        decoder(3)
+        images.at(torch.tensor([3]))
     assert tried[0] == 3
     assert len(tried) == len(set(tried)) == 1024
 
@@ -590,10 +591,10 @@ def test_fingerprint_changes_with_file_names_and_sizes(damaged):
     assert len(digests) == 3
 
 
-def test_negative_workers_raise_input_error(tmp_path):
-    for kind in (ImageFolder, Shards):
+def test_negative_workers_raise_input_error(photos, tars):
+    for root, kind in ((photos, ImageFolder), (tars["cls"], Shards)):
         with pytest.raises(InputError, match="workers must be 0 or more"):
-            kind(root=tmp_path, workers=-1)
+            module(root, kind, workers=-1).split("train")
 
 
 OPTIONS = [*TINY[:-1], "--report=false", f"--data.image_size={SIDE}", f"--data.views.size={SIDE}"]

@@ -82,6 +82,33 @@ def test_images_beside_folders_taken_as_splits_are_counted(tmp_path, recwarn, na
     assert all(re.search(message, each) for each in warned)
 
 
+def test_metadata_does_not_decide_about_an_image(tmp_path):
+    Image.new("RGB", (12, 12)).save(tmp_path / "0.png", icc_profile=os.urandom(16) * 2**17)
+    assert len(folder(tmp_path, strict=True).split("train")) == 1
+
+
+def test_tiff_of_many_channels_is_said_to_need_another_data_set(tmp_path):
+    pixels = bytes(8 * 8 * 13)
+    tags = [
+        (256, 8),
+        (257, 8),
+        (258, 8),
+        (259, 1),
+        (262, 1),
+        (273, 130),
+        (277, 13),
+        (278, 8),
+        (279, len(pixels)),
+    ]
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    header = b"II*\0" + struct.pack("<IH", 8, len(tags))
+    (tmp_path / "0.tif").write_bytes((header + entries + bytes(4)).ljust(130, b"\0") + pixels)
+    with pytest.raises(
+        InputError, match=r"a TIFF file of a data type or number of channels that --data Datas"
+    ):
+        folder(tmp_path).split("train")
+
+
 def test_one_class_is_warned_about_before_training(tmp_path):
     for name in ("flowers/rose/1.png", "flowers/tulip/2.png"):
         save(tmp_path / name)
@@ -254,7 +281,7 @@ def test_invalid_folders_raise_error_naming_them(labelled, tmp_path):
 
 
 def test_zero_image_size_raises_input_error(tmp_path):
-    with pytest.raises(InputError, match="image_size must be 1 or more, not 0"):
+    with pytest.raises(InputError, match=r"image_size must lie in 1\.\.4096, not 0"):
         folder(tmp_path, image_size=0)
 
 

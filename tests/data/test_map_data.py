@@ -108,6 +108,15 @@ def test_invalid_items_raise_input_error(items, message):
         dataset(items).split("train")
 
 
+def test_an_error_in_every_item_is_reported_with_its_reason():
+    class Faulty(list):
+        def __getitem__(self, index):
+            return {"image": grey(1)}["img"], 0
+
+    with pytest.raises(InputError, match=r"none of the 4 .*, for example Faulty/train/0 \(KeyError: 'img'\)"):
+        dataset(Faulty(range(4))).split("train")
+
+
 def test_cache_is_rewritten_when_images_change(tmp_path):
     options = {"cache": "always", "cache_dir": tmp_path}
     items = [(grey(value), value % 2) for value in range(5)]

@@ -32,7 +32,8 @@ def fails(row):
 
 def batches(decode, images=4):
     labels = torch.zeros(images, dtype=torch.int64)
-    data = DatasetImages(decode, (3, 8, 8), labels, ("a",), workers=1)
+    data = DatasetImages(decode, (3, 8, 8), labels, ("a",))
+    data.workers = 1
     return Batches(data, batch_size=2, shuffle=False, drop_last=False, seed=0)
 
 

@@ -38,10 +38,8 @@ def check_decoding(image_size: int | None, pixel_range: PixelRange | None) -> No
     Raises:
         InputError: image_size is not in 1..4096, or pixel_range is empty.
     """
-    if image_size is not None and image_size < 1:
-        raise InputError(f"image_size must be 1 or more, not {image_size}")
-    if image_size is not None and image_size > LARGEST_SIDE:
-        raise InputError(f"image_size must be {LARGEST_SIDE} or less, not {image_size}")
+    if image_size is not None and not 1 <= image_size <= LARGEST_SIDE:
+        raise InputError(f"image_size must lie in 1..{LARGEST_SIDE}, not {image_size}")
     if pixel_range is not None and not -math.inf < pixel_range[0] < pixel_range[1] < math.inf:
         raise InputError(f"pixel_range must be (low, high) with low < high, not {pixel_range}")
 

@@ -1,6 +1,5 @@
 """Images that stay compressed on disk and are decoded for each batch."""
 
-import copy
 import errno
 import warnings
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ssl_vision.data.datasets.map_style import DatasetImages
+from ssl_vision.data.images import Images
 from ssl_vision.data.loading.decoding import PixelRange, corrupt, reduced_square
 
 _MOST_ATTEMPTS = 1024
@@ -40,55 +39,85 @@ class Files(Protocol):
         """Return a digest of all images."""
 
 
-class Decoder:
-    """Decodes images by row; an image depends only on the files.
+class EncodedImages(Images):
+    """Images that a loader decodes in worker processes; an image depends only on the files.
 
     An image that cannot be decoded is replaced, with a warning, by another one of the same label that can,
     among at most 1,024, or else by one of another label, which has no label then. Images next to each other
     have different substitutes. If a file exists but cannot be read now, that is an error.
 
     Args:
-        files: Compressed images.
-        labels: Labels of all images, (M,) int64.
+        files: Compressed images, whose labels are positions in ``files.classes``.
+        classes: Names of the classes of the train split; an image of another class has no label.
         side: Side of the squares in pixels.
         pixel_range: Values of grey images of more than 8 bits that become black and white.
         strict: Raise an error for an image that cannot be decoded.
-
-    Attributes:
-        substitutes: Row of the image by which each damaged one was last replaced, by its row.
+        workers: Number of processes.
     """
 
+    rows: Tensor
+
     def __init__(
-        self, files: Files, labels: Tensor, *, side: int, pixel_range: PixelRange | None, strict: bool
+        self,
+        files: Files,
+        classes: tuple[str, ...],
+        *,
+        side: int,
+        pixel_range: PixelRange | None,
+        strict: bool,
+        workers: int,
     ) -> None:
-        self.files, self.labels, self.side = files, labels, side
-        self.pixel_range, self.strict = pixel_range, strict
-        self.substitutes: dict[int, int] = {}
+        positions = {name: position for position, name in enumerate(classes)}
+        label_of_class = torch.tensor([*(positions.get(name, -1) for name in files.classes), -1])
+        labels = label_of_class[torch.from_numpy(files.labels).long()]
+        nothing = torch.empty(0, 3, side, side, dtype=torch.uint8)
+        super().__init__(nothing, labels, classes, rows=torch.arange(len(labels)))
+        self.workers, self.digest = workers, f"{files.digest()} {side} {pixel_range}"
+        self._files, self._side, self._pixel_range, self._strict = files, side, pixel_range, strict
+        self._all_labels = labels
         self._among = torch.ones(len(labels), dtype=torch.bool)
+        self._substitutes: dict[int, int] = {}  # by the row of the damaged image
 
-    def among(self, rows: Tensor, labels: Tensor) -> "Decoder":
-        """Return a decoder that replaces images by those at ``rows``, (K,) int64, only, with other labels."""
-        decoder = copy.copy(self)
-        decoder.substitutes = {}
-        decoder.labels = self.labels.index_put((rows,), labels)
-        decoder._among = torch.zeros(len(self.labels), dtype=torch.bool)
-        decoder._among[rows] = True
-        return decoder
+    def separate(self, mask: Tensor) -> Self:
+        """Select the images of a mask, (N,) bool, so that none is ever replaced by an image outside it."""
+        part = self.select(mask)
+        return part.relabelled(part.labels)
 
-    def __call__(self, row: int) -> Tensor:
-        """Return the image of a row, (3, side, side) uint8.
+    def relabelled(self, labels: Tensor) -> Self:
+        """Return the same images with other labels (N,); none is replaced by one of another label."""
+        part = super().relabelled(labels)
+        part._all_labels = self._all_labels.index_put((self.rows,), labels)
+        part._among = torch.zeros_like(self._among)
+        part._among[self.rows] = True
+        part._substitutes = {}
+        return part
+
+    def at(self, indices: Tensor, *, pin: bool = False) -> Tensor:
+        """Decode the images at ``indices``, (M,) int64, and count those that are replaced.
 
         Raises:
-            InputError: no image can be decoded, `strict` is set and this one cannot, or a file cannot be read
-                now, for example because of a fault of the disk.
+            InputError: an image and all its substitutes cannot be decoded, `strict` is set and it cannot, or
+                a file cannot be read now, for example because of a fault of the disk.
         """
+        rows = self.rows[indices].tolist()
+        images = torch.stack([self._decoded_or_replaced(row) for row in rows])
+        self.replaced += len(self._substitutes.keys() & set(rows))
+        return images.pin_memory() if pin else images
+
+    def labels_read(self, indices: Tensor) -> Tensor:
+        """Return the labels of images that were read, -1 for one that was replaced by another label's."""
+        rows, labels = self.rows[indices].tolist(), self._all_labels
+        used = labels[[self._substitutes.get(row, row) for row in rows]]
+        return self.labels[indices].where(used == labels[rows], -1)
+
+    def _decoded_or_replaced(self, row: int) -> Tensor:
         try:
             return self._decoded(row)
         except Exception as error:  # Pillow may raise nearly anything for damaged files
-            failure = corrupt(self.files.path(row), error, strict=self.strict)
-            if self.strict or _is_system_error(error):
+            failure = corrupt(self._files.path(row), error, strict=self._strict)
+            if self._strict or _is_system_error(error):
                 raise failure from error
-        same = self.labels == self.labels[row]
+        same = self._all_labels == self._all_labels[row]
         like, unlike = ((mask & self._among).nonzero() for mask in (same, ~same))
         position = int((like < row).sum())
         for substitute in chain(_spread(like, position, row), _spread(unlike, row, row)):
@@ -96,11 +125,11 @@ class Decoder:
                 image = self._decoded(substitute)
             except Exception as error:
                 if _is_system_error(error):
-                    raise corrupt(self.files.path(substitute), error, strict=False) from error
+                    raise corrupt(self._files.path(substitute), error, strict=False) from error
                 continue
-            self.substitutes[row] = substitute
+            self._substitutes[row] = substitute
             warnings.warn(
-                f"{self.files.path(row)} cannot be decoded and is replaced by {self.files.path(substitute)}"
+                f"{self._files.path(row)} cannot be decoded and is replaced by {self._files.path(substitute)}"
                 f"{'' if same[substitute] else ', without a label'}; remove it, or set strict true to stop",
                 stacklevel=2,
             )
@@ -108,7 +137,7 @@ class Decoder:
         raise failure
 
     def _decoded(self, row: int) -> Tensor:
-        return reduced_square(self.files.content(row), self.side, self.pixel_range)
+        return reduced_square(self._files.content(row), self._side, self._pixel_range)
 
 
 def _spread(rows: Tensor, start: int, row: int) -> Iterator[int]:
@@ -126,61 +155,3 @@ def _spread(rows: Tensor, start: int, row: int) -> Iterator[int]:
 def _is_system_error(error: Exception) -> bool:
     """Return True for an error of the system, after which the image must not be replaced by another one."""
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno not in _FILE_ERRORS)
-
-
-class EncodedImages(DatasetImages):
-    """Images that a `Decoder` reads."""
-
-    _read: Decoder
-
-    def separate(self, mask: Tensor) -> Self:
-        """Select the images of a mask, (N,) bool, so that none is ever replaced by an image outside it."""
-        part = self.select(mask)
-        return part.relabelled(part.labels)
-
-    def relabelled(self, labels: Tensor) -> Self:
-        """Return the same images with other labels (N,); none is replaced by one of another label."""
-        part = super().relabelled(labels)
-        part._read = self._read.among(part.rows, labels)
-        return part
-
-    def at(self, indices: Tensor, *, pin: bool = False) -> Tensor:
-        """Read the images at ``indices``, (M,) int64, and count those that are replaced."""
-        images = super().at(indices, pin=pin)
-        self.replaced += len(self._read.substitutes.keys() & set(self.rows[indices].tolist()))
-        return images
-
-    def labels_read(self, indices: Tensor) -> Tensor:
-        """Return the labels of images that were read, -1 for one that was replaced by another label's."""
-        rows, labels = self.rows[indices].tolist(), self._read.labels
-        used = labels[[self._read.substitutes.get(row, row) for row in rows]]
-        return self.labels[indices].where(used == labels[rows], -1)
-
-
-def encoded_images(
-    files: Files,
-    classes: tuple[str, ...],
-    *,
-    side: int,
-    pixel_range: PixelRange | None,
-    strict: bool,
-    workers: int,
-) -> EncodedImages:
-    """Return images that a loader decodes in worker processes.
-
-    Args:
-        files: Compressed images, whose labels are positions in ``files.classes``.
-        classes: Names of the classes of the train split; an image of another class has no label.
-        side: Side of the squares in pixels.
-        pixel_range: Values of grey images of more than 8 bits that become black and white.
-        strict: Raise an error for an image that cannot be decoded.
-        workers: Number of processes.
-    """
-    positions = {name: position for position, name in enumerate(classes)}
-    label_of_class = torch.tensor([*(positions.get(name, -1) for name in files.classes), -1])
-    labels = label_of_class[torch.from_numpy(files.labels).long()]
-    decoder = Decoder(files, labels, side=side, pixel_range=pixel_range, strict=strict)
-    return EncodedImages(
-        decoder, (3, side, side), labels, classes, workers=workers,
-        digest=f"{files.digest()} {side} {pixel_range}",
-    )  # fmt: skip

@@ -1,11 +1,11 @@
 """Data sets of the Hugging Face Hub, and files in its formats."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from pytorch_lightning.utilities import rank_zero_warn
 
@@ -137,7 +137,7 @@ class HuggingFace(MapData):
         if not self.download:
             datasets.disable_progress_bars()
         try:
-            with _offline(not self.download):
+            with nullcontext() if self.download else _offline():
                 if path.is_dir() and any((path / name).is_file() for name in _SAVED):
                     loaded = datasets.load_from_disk(str(path))
                 elif path.suffix == ".parquet":
@@ -227,28 +227,21 @@ def _is_file(feature: Any) -> bool:
     return isinstance(feature, dict) and {"bytes", "path"} <= feature.keys()
 
 
-@contextmanager
-def _offline(enabled: bool) -> Iterator[None]:
+def _offline() -> ExitStack:
     """Keep the packages of Hugging Face from using the network."""
     import datasets.config
     import datasets.data_files
     import huggingface_hub.constants
+
+    resolve_pattern = datasets.data_files.resolve_pattern
 
     def resolve(pattern: str, *args: Any, **options: Any) -> Any:
         if "://" in pattern and not pattern.startswith("hf://"):  # in a README.md
             raise OSError(f"{pattern} is not on this disk; download it with --data.download true")
         return resolve_pattern(pattern, *args, **options)
 
-    places: list[Any] = [datasets.config, huggingface_hub.constants]
-    before = [place.HF_HUB_OFFLINE for place in places]
-    files: Any = datasets.data_files
-    resolve_pattern = files.resolve_pattern
-    try:
-        for place in places:
-            place.HF_HUB_OFFLINE = place.HF_HUB_OFFLINE or enabled
-        files.resolve_pattern = resolve if enabled else resolve_pattern
-        yield
-    finally:
-        files.resolve_pattern = resolve_pattern
-        for place, value in zip(places, before, strict=True):
-            place.HF_HUB_OFFLINE = value
+    stack = ExitStack()
+    stack.enter_context(patch.object(datasets.config, "HF_HUB_OFFLINE", True))
+    stack.enter_context(patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", True))
+    stack.enter_context(patch.object(datasets.data_files, "resolve_pattern", resolve))
+    return stack

@@ -13,7 +13,7 @@ from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, DecodedData, Undecoded
-from ssl_vision.data.datasets.encoded import encoded_images
+from ssl_vision.data.datasets.encoded import EncodedImages
 from ssl_vision.data.images import Images
 from ssl_vision.data.loading.decoding import squares
 from ssl_vision.data.loading.file_listing import Listing, count_images, list_images
@@ -23,7 +23,7 @@ from ssl_vision.data.loading.fingerprint import (
     digest_of_content,
     digest_of_files,
 )
-from ssl_vision.data.loading.prefetch import ahead, check_workers, worker_processes
+from ssl_vision.data.loading.prefetch import ahead, worker_processes
 from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked
@@ -76,7 +76,7 @@ class ImageFolder(DecodedData):
         skipped: Paths relative to root of undecodable files in the splits read so far.
 
     Raises:
-        InputError: image_size is not in 1..4096, cache is none of its three values, or workers is negative.
+        InputError: image_size is not in 1..4096, or cache is none of its three values.
 
     Example:
         >>> data = ImageFolder(root="photos", image_size=96)
@@ -98,7 +98,6 @@ class ImageFolder(DecodedData):
         **options: Any,
     ) -> None:
         super().__init__(root=root, views=views, image_size=image_size, **options)
-        check_workers(workers)
         self.train, self.val_folder, self.test = map(os.path.expanduser, (train, val_folder, test))
         self.image_size = image_size
         self.stream = stream
@@ -133,10 +132,10 @@ class ImageFolder(DecodedData):
         self.check(split)
         listing = self.listing(split)
         if self._streams:
-            return encoded_images(
+            return EncodedImages(
                 listing, listing.classes if split == "train" else self.classes,
                 side=self.image_size, pixel_range=self.pixel_range, strict=self.strict,
-                workers=worker_processes(self.workers, self.trainer.num_devices if self.trainer else None),
+                workers=worker_processes(self.workers, self.trainer),
             )  # fmt: skip
         undecoded = self._undecoded(split)
         images, file, contents = self._stored(undecoded)
@@ -180,10 +179,14 @@ class ImageFolder(DecodedData):
         Raises:
             InputError: there is none.
         """
-        folders = self._folders
-        if split in ("pretrain", "train"):
-            return folders.find("train") or self.root
-        return folders.get(split)
+        name = "train" if split == "pretrain" else split
+        folder = self._folders.find(name)
+        if folder is None and name == "train":
+            return self.root
+        if folder is None:
+            advice = self._folders.advice(name)
+            raise InputError(f"no folder for the {_TITLES[name]} split in {self.root}: {advice}")
+        return folder
 
     def fingerprint(self, known: Mapping[str, FileRecord] | None = None) -> Fingerprint:
         """Compute a digest of the paths and contents of the image files used by `fit`.
@@ -328,7 +331,7 @@ class SplitFolders:
         if (folder := self.root / name).is_dir():
             return folder
         if self._is_chosen(split):
-            raise InputError(f"no folder {folder} for the {_TITLES[split]} split: {self._advice(split)}")
+            raise InputError(f"no folder {folder} for the {_TITLES[split]} split: {self.advice(split)}")
         matches = self._matches(split)
         if len(matches) > 1:
             raise InputError(
@@ -336,19 +339,6 @@ class SplitFolders:
                 f"choose one with {_OPTIONS[split]} FOLDER"
             )
         return self.root / matches[0] if matches else None
-
-    def get(self, split: str) -> Path:
-        """Return the directory of a split.
-
-        Raises:
-            InputError: there is none, or several directories match the split.
-        """
-        folder = self.find(split)
-        if folder is None:
-            raise InputError(
-                f"no folder for the {_TITLES[split]} split in {self.root}: {self._advice(split)}"
-            )
-        return folder
 
     def others(self, folder: Path) -> set[Path]:
         """Return the directories of the other splits, whose images are excluded from a train directory.
@@ -381,7 +371,8 @@ class SplitFolders:
     def _matches(self, split: str) -> list[str]:
         return [name for name in self._folders if name.lower() in NAMES[split]]
 
-    def _advice(self, split: str) -> str:
+    def advice(self, split: str) -> str:
+        """Return how to set the directory of a split."""
         folders = f"folders: {_listed(self._folders)}" if self._folders else "there are no folders"
         return f"set it with {_OPTIONS[split]} FOLDER ({folders})"
 

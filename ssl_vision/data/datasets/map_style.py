@@ -155,8 +155,6 @@ class DatasetImages(Images):
         shape: (C, H, W) of all images.
         labels: (N,) int64, -1 for images without a label.
         classes: names of the classes.
-        workers: number of processes in which a loader reads batches.
-        digest: digest of all images of the data set, if it is known without reading them.
     """
 
     rows: Tensor
@@ -167,14 +165,10 @@ class DatasetImages(Images):
         shape: tuple[int, ...],
         labels: Tensor,
         classes: tuple[str, ...],
-        *,
-        workers: int = 0,
-        digest: str = "",
     ) -> None:
         nothing = torch.empty(0, *shape, dtype=torch.uint8)
         super().__init__(nothing, labels, classes, rows=torch.arange(len(labels)))
         self._read = read
-        self.workers, self.digest = workers, digest
 
     def at(self, indices: Tensor, *, pin: bool = False) -> Tensor:
         """Read the images at ``indices``, (M,) int64."""

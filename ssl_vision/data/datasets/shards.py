@@ -16,7 +16,7 @@ import numpy as np
 
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, cache_place, check_decoding
-from ssl_vision.data.datasets.encoded import encoded_images
+from ssl_vision.data.datasets.encoded import EncodedImages
 from ssl_vision.data.images import Images
 from ssl_vision.data.loading.decoding import PixelRange
 from ssl_vision.data.loading.file_listing import (
@@ -29,7 +29,7 @@ from ssl_vision.data.loading.file_listing import (
     store_arrays,
 )
 from ssl_vision.data.loading.fingerprint import FileRecord, Fingerprint, digest_of_content
-from ssl_vision.data.loading.prefetch import check_workers, worker_processes
+from ssl_vision.data.loading.prefetch import worker_processes
 from ssl_vision.data.module import ImageData, Split
 from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked
@@ -68,7 +68,7 @@ class Shards(ImageData):
         **options: Options of `ImageData`.
 
     Raises:
-        InputError: image_size is not in 1..4096, pixel_range is empty, or workers is negative.
+        InputError: image_size is not in 1..4096, or pixel_range is empty.
 
     Example:
         >>> data = Shards(root="shards", train="train-*.tar")
@@ -93,7 +93,6 @@ class Shards(ImageData):
         **options: Any,
     ) -> None:
         super().__init__(root=root, views=views, **options)
-        check_workers(workers)
         check_decoding(image_size, pixel_range)
         self.patterns = {"train": train, "val": val_files, "test": test}
         self.label_key = label_key
@@ -158,10 +157,10 @@ class Shards(ImageData):
         if split == "pretrain":
             return self.split("train")
         self.check(split)
-        return encoded_images(
+        return EncodedImages(
             self.index(split), self.index("train").classes,
             side=self.image_size, pixel_range=self.pixel_range, strict=self.strict,
-            workers=worker_processes(self.workers, self.trainer.num_devices if self.trainer else None),
+            workers=worker_processes(self.workers, self.trainer),
         )  # fmt: skip
 
     def fingerprint(self, known: Mapping[str, FileRecord] | None = None) -> Fingerprint:

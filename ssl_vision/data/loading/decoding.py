@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, PngImagePlugin, TiffImagePlugin, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
-from PIL.TiffImagePlugin import TiffImageFile
 from torch import Tensor
 from torch.nn import functional as F
 from torchvision.io import ImageReadMode, decode_image
@@ -23,6 +22,9 @@ from ssl_vision.progress import tracked
 
 _LARGEST = 2**28
 """Maximum size of an image file in bytes, twice that of 4096 × 4096 uncompressed 16-bit RGBA pixels."""
+
+PngImagePlugin.MAX_TEXT_CHUNK = _LARGEST
+"""Metadata of more than the default of 1 MiB, such as a colour profile, does not make an image unusable."""
 
 _JPEG_START = b"\xff\xd8\xff"
 _ORIENTATION_MARKS = (b"Exif\0\0", b"tiff:Orientation")
@@ -113,17 +115,21 @@ def decodable(
             return error
 
     results = ahead(attempt, names, workers=workers, depth=8 * workers)
-    empty = True
+    first: Exception | None = None
+    failed = 0
     for name, decoded in zip(
         names, tracked(results, "decoding", total=len(names), unit="images"), strict=True
     ):
         if not isinstance(decoded, Exception):
-            empty = False
             yield decoded
         elif strict:
             raise corrupt(where(name), decoded) from decoded
-    if empty:
-        raise InputError(f"none of the {len(names)} images can be decoded, for example {where(names[0])}")
+        else:
+            first, failed = first or decoded, failed + 1
+    if first is not None and failed == len(names):
+        reason = " ".join(f"{type(first).__name__}: {first}".split())
+        example = f"{where(names[0])} ({reason})"
+        raise InputError(f"none of the {len(names)} images can be decoded, for example {example}") from first
 
 
 def corrupt(path: str | Path, cause: object, *, strict: bool = True) -> InputError:
@@ -154,7 +160,12 @@ def open_image(content: bytes) -> Image.Image:
     try:
         return Image.open(io.BytesIO(content))
     except UnidentifiedImageError as error:  # its message has the address of the bytes in memory
-        raise UnidentifiedImageError("unknown image format") from error
+        kind = "unknown image format"
+        if content[:4] in TiffImagePlugin.PREFIXES:
+            kind = (
+                "a TIFF file of a data type or number of channels that --data Dataset reads, but not Pillow"
+            )
+        raise UnidentifiedImageError(kind) from error
 
 
 def square(image: Image.Image, side: int, pixel_range: PixelRange | None = None) -> Square:
@@ -184,7 +195,7 @@ class GreyValues(NamedTuple):
 
 def grey_values(image: Image.Image) -> GreyValues | None:
     """Return the grey values of an upright image of more than 8 bits before it is decoded, or None."""
-    tags = image.tag_v2 if isinstance(image, TiffImageFile) else {}
+    tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else {}
     tiles = image.tile if isinstance(image, ImageFile) else []
     stored = tiles[0].args if tiles else ()
     if stored == "LA;16B":  # a PNG file with transparency, of which Pillow reads the upper 8 bits

@@ -133,11 +133,6 @@ class Listing:
             tuple(classes),
         )
 
-    @property
-    def states(self) -> Iterator[tuple[int, int]]:
-        """Size and modification time of each file, as in `FileRecord`."""
-        return zip(self.sizes.tolist(), self.modified.tolist(), strict=True)
-
     def path(self, row: int) -> str:
         """Return the path of a file."""
         return os.path.join(self.folder, self.names[row])

@@ -101,12 +101,10 @@ def changes(before: Mapping[str, FileRecord], now: Mapping[str, FileRecord]) -> 
         "added": sorted(new.keys() - old.keys()),
         "changed": sorted(path for path in old.keys() & new.keys() if old[path] != new[path]),
     }
-    return " and ".join(_counted(paths, kind) for kind, paths in kinds.items() if paths)
-
-
-def _counted(paths: list[str], kind: str) -> str:
-    return (
-        f"1 was {kind} ({paths[0]})"
-        if len(paths) == 1
-        else f"{len(paths):,} were {kind} (such as {paths[0]})"
-    )
+    texts = []
+    for kind, paths in kinds.items():
+        if len(paths) == 1:
+            texts.append(f"1 was {kind} ({paths[0]})")
+        elif paths:
+            texts.append(f"{len(paths):,} were {kind} (such as {paths[0]})")
+    return " and ".join(texts)

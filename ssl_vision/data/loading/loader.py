@@ -180,7 +180,7 @@ class Batches:
 
 
 class DeviceCopies:
-    """Moves images to a device; a store is moved once, even if several data sets use it.
+    """Copies of images on devices; a store is copied once, even if several data sets use it.
 
     Args:
         share: Maximum share of the device's free memory for all stores together.
@@ -188,7 +188,7 @@ class DeviceCopies:
 
     def __init__(self, share: float) -> None:
         self.share = share
-        self._placed: dict[tuple[Tensor, torch.device], Tensor] = {}
+        self._stores: dict[tuple[Tensor, torch.device], Tensor] = {}
 
     def on(self, data: Images, device: torch.device) -> Images:
         """Return the images on a CUDA device, or `data` itself if its store is empty or stays on the host.
@@ -197,9 +197,10 @@ class DeviceCopies:
         """
         if device.type != "cuda" or data.store.device == device or not len(data.store):
             return data
-        if (data.store, device) not in self._placed:
-            self._placed[data.store, device] = self._place(data, device)
-        store = self._placed[data.store, device]
+        key = data.store, device
+        if key not in self._stores:
+            self._stores[key] = self._copy_if_it_fits(data, device)
+        store = self._stores[key]
         if store is data.store:
             return data
         rows = None if data.rows is None else data.rows.to(device)
@@ -207,14 +208,14 @@ class DeviceCopies:
 
     def clear(self) -> None:
         """Release the copies; their memory is freed once no loader uses them."""
-        self._placed.clear()
+        self._stores.clear()
 
-    def _place(self, data: Images, device: torch.device) -> Tensor:
-        store, used = data.store, self._used(device)
+    def _copy_if_it_fits(self, data: Images, device: torch.device) -> Tensor:
+        size = data.store.nbytes
+        used = sum(store.nbytes for store in self._stores.values() if store.device == device)
         free = free_memory(device) + used
-        size = store.nbytes
-        location = "kept in host memory" if data.file is None else "read from their file"
-        reason = f"{_bytes(size)}, data.resident is 0"
+        present = f" + {_bytes(used)} there already" if used else ""
+        reason = f"{_bytes(size)}{present} > {100 * self.share:g} % of {_bytes(free)} free on {device}"
         if size + used <= self.share * free:
             try:
                 copy = _copy(data, device)
@@ -223,16 +224,9 @@ class DeviceCopies:
             else:
                 rank_zero_info(f"images: {_bytes(size)} on {device}")
                 return copy
-        elif self.share > 0:
-            present = f" + {_bytes(used)} there already" if used else ""
-            reason = f"{_bytes(size)}{present} > {100 * self.share:g} % of {_bytes(free)} free on {device}"
+        location = "kept in host memory" if data.file is None else "read from their file"
         rank_zero_info(f"images: {reason}, {location} and sent in pinned batches")
-        return store
-
-    def _used(self, device: torch.device) -> int:
-        return sum(
-            store.nbytes for (_, target), store in self._placed.items() if store.device == target == device
-        )
+        return data.store
 
 
 def free_memory(device: torch.device) -> int:

@@ -14,6 +14,7 @@ from multiprocessing.util import Finalize
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import pytorch_lightning as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -85,28 +86,23 @@ class _BatchesOfRows(Dataset[_Decoded]):
         return _Decoded(batch, [str(each.message) for each in caught], self.data.replaced - before)
 
 
-def worker_processes(chosen: int | None, devices: int | None) -> int:
+def worker_processes(chosen: int | None, trainer: pl.Trainer | None) -> int:
     """Return the number of processes that decode for one device: by default, its share of the cores.
 
     Args:
         chosen: The number, or None for the default.
-        devices: Number of devices of this machine; None outside training, for the processes of torchrun.
-    """
-    if chosen is not None:
-        return chosen
-    devices = devices or int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // devices)
-
-
-def check_workers(chosen: int | None) -> None:
-    """Check the option `workers`.
+        trainer: Trainer that uses the devices of this machine; None for the processes of torchrun.
 
     Raises:
-        InputError: it is negative.
+        InputError: the number is negative.
     """
     if chosen is not None and chosen < 0:
         raise InputError(f"workers must be 0 or more, not {chosen}")
+    if chosen is not None:
+        return chosen
+    devices = trainer.num_devices if trainer else int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // devices)
 
 
 def decoded_ahead(data: Images, shares: Iterator[Tensor], *, pin: bool) -> Iterator[Batch]:
