@@ -87,6 +87,36 @@ def temperature_differences(metrics: Sequence[str]) -> list[list[str]]:
     return lines
 
 
+def over_epochs(name: str) -> list[list[str]]:
+    """Return kNN accuracies over training by objective, and their differences to InfoNCE within each seed.
+
+    Args:
+        name: file of rows, whose validations are after the same epochs.
+    """
+    accuracies: dict[str, dict[int, list[float]]] = defaultdict(dict)
+    epochs: list[int] = []
+    for row in rows_of(name):
+        curve = row["curves"]["val/knn_top1"]
+        epochs = [round(row["epochs"] * (step + 1) / (curve[-1][0] + 1)) for step, _ in curve]
+        accuracies[row["objective"]][row["seed"]] = [value for _, value in curve]
+    lines = [["objective", *(f"{epoch} epochs" for epoch in epochs), "seeds"]]
+    for objective, seeds in accuracies.items():
+        cells = [mean_cell(values, "knn_top1") for values in zip(*seeds.values(), strict=True)]
+        lines.append([objective, *cells, str(len(seeds))])
+    for objective, seeds in accuracies.items():
+        shared = sorted(seeds.keys() & accuracies["InfoNCE"].keys())
+        if objective == "InfoNCE" or not shared:
+            continue
+        cells = []
+        for place in range(len(epochs)):
+            values = [[100 * each[seed][place] for seed in shared] for each in (seeds, accuracies["InfoNCE"])]
+            result = paired(*values)
+            interval = " ({:+.2f} to {:+.2f})".format(*result.interval) if result.interval else ""
+            cells.append(f"{result.mean:+.2f}{interval}".replace("-", "−"))
+        lines.append([f"{objective} − InfoNCE", *cells, str(len(shared))])
+    return lines
+
+
 def few_labels() -> str:
     """Return a table of the demo: accuracy with few and with all labels, beside the baselines."""
     runs = json.loads((RESULTS / "demo.json").read_text())["runs"]
@@ -330,6 +360,7 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "geometry of objectives at τ = 0.05": lambda: means([LOW_TEMPERATURE], GEOMETRY),
     "temperatures of objectives": lambda: markdown(temperatures("objectives_temperature_cifar10_narrow")),
+    "objectives over 200 epochs": lambda: markdown(over_epochs("macl_epochs")),
     "RECLAIM": lambda: markdown(reclaim(ACCURACIES, CRITIC)),
     "RECLAIM with few labels": lambda: markdown(reclaim(list(LABEL_SHARES))),
     "differences of RECLAIM by negatives": lambda: markdown(reclaim_differences(RECLAIM, "negatives")),
