@@ -15,7 +15,7 @@ import optuna
 from optuna.pruners import SuccessiveHalvingPruner
 from optuna.samplers import TPESampler
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ssl_vision.errors import InputError
@@ -31,6 +31,9 @@ ATTEMPTS = 3
 
 _REPEATS = 5
 """Number of proposals of Optuna's sampler before a trial is drawn at random."""
+
+_GRACE = 10
+"""Seconds after which the lock of the journal, held for one write at a time, is that of a killed process."""
 
 _STATES = {
     TrialState.COMPLETE: "finished",
@@ -73,12 +76,15 @@ class SweepStudy:
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.file = plan, plan.file
-        _check_folder(plan.folder)
         plan.folder.mkdir(parents=True, exist_ok=True)
+        others = [file for file in plan.folder.iterdir() if not file.name.startswith((".", "sweep."))]
+        if others and not (plan.folder / "sweep.yaml").exists():
+            raise InputError(f"{plan.folder} exists and is not a sweep: choose another --name")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         journal = plan.folder / "sweep.journal"
         try:
-            self._storage = JournalStorage(JournalFileBackend(str(journal)))
+            lock = JournalFileOpenLock(str(journal), _GRACE)
+            self._storage = JournalStorage(JournalFileBackend(str(journal), lock))
         except (ValueError, KeyError) as error:
             raise InputError(
                 f"{journal} is damaged ({error}): delete it; trials continue from their run directories"
@@ -118,12 +124,20 @@ class SweepStudy:
         return None if reached else self._proposed(records)
 
     def lock(self, trial: Trial) -> Lock | None:
-        """Acquire the lock of a trial's run directory; None if another process holds it."""
+        """Acquire the lock of a trial's run directory; None if another process holds it.
+
+        Raises:
+            InputError: the lock cannot be used.
+        """
         lock = RunFolder(self.plan.folder / trial.name).lock
         try:
             lock.take()
-        except InputError:
-            return None
+        except InputError as error:
+            if isinstance(error.__cause__, BlockingIOError):
+                return None
+            raise
+        if not lock.held:
+            raise InputError(f"{lock.path}: a sweep needs a file system with locks")
         return lock
 
     def finish(self, claim: Claim, state: str, value: float | None = None, note: str = "") -> None:
@@ -205,10 +219,11 @@ class SweepStudy:
 
     def _all(self) -> list[tuple[str, FrozenTrial]]:
         """Return each attempt with the name of its trial, without proposals that repeat a trial."""
+        count = len(self.file.parameters)
         return [
             (suggested_trial(self.file, each.params).name, each)
             for each in self._study.get_trials(deepcopy=False)
-            if each.params.keys() == self.file.distributions.keys()  # else killed while it was proposed
+            if len(each.params) == count  # else killed while it was proposed
             and (each.state is not TrialState.FAIL or "note" in each.user_attrs)
         ]
 
@@ -271,18 +286,3 @@ class SweepStudy:
             self._study.tell(proposal, state=TrialState.FAIL)
         drawn = random_trials(self.file, self.plan.seed)
         return self._claimed(next(trial for trial in drawn if trial.name not in names))
-
-
-def _check_folder(folder: Path) -> None:
-    """Check that a directory can be used for a sweep.
-
-    Raises:
-        InputError: it is a run directory, a file, or contains other files.
-    """
-    if (folder / "config.yaml").exists():
-        raise InputError(f"{folder} is a run directory: choose another --name")
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file: choose another --name")
-    others = [file for file in folder.glob("*") if not file.name.startswith((".", "sweep."))]
-    if others and not (folder / "sweep.yaml").exists():
-        raise InputError(f"{folder} exists and is not a sweep: choose another --name")

@@ -18,9 +18,9 @@ DISTRIBUTIONS = ("constant", "categorical", "int_uniform", "uniform", "q_uniform
 
 MACROS = (
     "env", "interpreter", "program", "args", "args_no_equals", "args_no_hyphens", "args_no_boolean_flags",
-    "args_json", "args_json_file", "args_append_hydra", "args_override_hydra",
+    "args_json",
 )  # fmt: skip
-"""W&B's macros in the command of a sweep file, besides ``${envvar:NAME}``."""
+"""W&B's macros that the command of a sweep file may contain, besides ``${envvar:NAME}``."""
 
 WHOLE = re.compile(r"\$\{(?!envvar:[A-Z0-9_]*\})(.*)\}")
 """A word that is a macro."""
@@ -179,8 +179,10 @@ def parse_sweep(text: str, *, where: str, cap: int | None = None) -> SweepFile:
     if file.cap is None and (method != "grid" or file.most > _MOST_TRIALS):
         count = f"the grid has {file.most:.0f} trials" if method == "grid" else f"method {method} has no end"
         raise InputError(f"{where}: {count}: set run_cap in the file, or --trials")
-    if file.cap is not None and not (type(file.cap) is int and 1 <= file.cap <= _MOST_TRIALS):
-        raise InputError(f"{where}: run_cap: expected an integer from 1 to {_MOST_TRIALS}, got {file.cap!r}")
+    if file.cap is not None:
+        _number(f"{where}: run_cap", file.cap, whole=True)
+        if not 1 <= file.cap <= _MOST_TRIALS:
+            raise InputError(f"{where}: run_cap: expected 1 to {_MOST_TRIALS}, got {file.cap}")
     return file
 
 
@@ -205,7 +207,9 @@ def _check_command(where: str, command: Any, program: Any) -> None:
         raise InputError(f"{where}: expected a list of words and macros, got {command!r}")
     for macro in filter(None, (WHOLE.fullmatch(str(word)) for word in command)):
         if macro[1] not in MACROS:
-            raise InputError(f"{where}: unknown macro '{macro[0]}'{closest_match(macro[1], MACROS)}")
+            raise InputError(
+                f"{where}: unknown or unsupported macro '{macro[0]}'{closest_match(macro[1], MACROS)}"
+            )
         if macro[1] == "program" and not isinstance(program, str):
             raise InputError(f"{where}: uses ${{program}}, but the file has no program")
 

@@ -32,7 +32,7 @@ from ssl_vision.tables import as_csv, as_markdown
 
 _ORDER = ("finished", "pruned", "running", "interrupted", "waiting", "failed")
 _SEED = "seed_everything"
-_COLUMNS = ("name", "state", "epochs", "seconds", "note", "seeds", "setting", "test_images")
+_COLUMNS = ("name", "state", "epochs", "seconds", "note", "seeds", "setting", "test images")
 """Columns other than parameters and metrics."""
 
 _WIDE = 10.0
@@ -41,8 +41,8 @@ _WIDE = 10.0
 Rows = Mapping[str, Mapping[str, Any]]
 """Rows of evaluation.json by names such as ``test/linear_top1``."""
 
-Lines = Sequence[Mapping[str, str]]
-"""Lines of a table, as texts by column."""
+Texts = Sequence[Mapping[str, str]]
+"""Texts of a table, as texts by column."""
 
 
 class SweepResults:
@@ -55,7 +55,7 @@ class SweepResults:
     """
 
     def __init__(self, folder: Path, records: Sequence[Record], metric: SweepMetric) -> None:
-        self.folder, self.metric = folder, metric
+        self.metric = metric
 
         def place(record: Record) -> tuple[int, float, str]:
             value = 0.0 if record.value is None else -metric.sign * record.value
@@ -81,66 +81,63 @@ class SweepResults:
         chance = {name: {"value": row["chance"]} for name, row in every if "chance" in row}
         return {**values, **({"chance": chance} if chance else {})}
 
-    def csv_rows(self) -> list[dict[str, Any]]:
-        """Return a row for each trial and baseline, with numbers; accuracies are fractions of 1."""
-        rows = []
+    @cached_property
+    def lines(self) -> list[dict[str, Any]]:
+        """A line for each trial, in which measured values are rows of evaluation.json."""
+        lines = []
         for record in self.records:
-            run, measured = self.runs[record.trial.name], self.measured[record.trial.name]
+            run = self.runs[record.trial.name]
             epochs, seconds = (run.epoch, run.seconds) if run.log_damage is None else (0, None)
-            rows.append({
+            lines.append({
                 "name": record.trial.name,
                 **self._columns(record.trial.varied),
                 "state": record.state,
                 self.metric.name: record.value,
                 "epochs": epochs or None,
                 "seconds": None if seconds is None else round(seconds, 1),
-                "note": record.note,
-                **self._values(measured),
-            })  # fmt: skip
-        for title, measured in self.baselines.items() if rows else ():
-            baseline = {"name": title, "state": "baseline", **self._values(measured)}
-            rows.append({**dict.fromkeys(rows[0]), **baseline})
-        return rows
-
-    def table(self) -> list[dict[str, str]]:
-        """Return the table of the trials and baselines, best first."""
-        lines = []
-        for record, row in zip(self.records, self.csv_rows(), strict=False):
-            lines.append({
-                **({key: label(value) for key, value in self._columns(record.trial.varied).items()}
-                   or {"trial": record.trial.name}),
-                "state": record.state,
-                titled(self.metric.name): _shown(self.metric.name, record.value),
-                "epochs": _count(row["epochs"]),
-                "seconds": _count(row["seconds"]),
-                **self._accuracies(self.measured[record.trial.name]),
+                **self._values(self.measured[record.trial.name]),
                 "note": record.note,
             })  # fmt: skip
-        return self._with_baselines(lines)
+        return lines
 
-    def seeds_table(self) -> list[dict[str, str]]:
+    def csv(self) -> str:
+        """Return the trials and baselines with numbers; accuracies are fractions of 1."""
+        baselines = [
+            {**dict.fromkeys(self.lines[0]), "name": title, "state": "baseline", **self._values(rows)}
+            for title, rows in (self.baselines.items() if self.lines else ())
+        ]
+        return as_csv([
+            {key: value["value"] if key in self.names and value else value for key, value in line.items()}
+            for line in (*self.lines, *baselines)
+        ])  # fmt: skip
+
+    def table(self) -> Texts:
+        """Return the table of the trials and baselines."""
+        hidden = {*self.names} - {*self.accuracies}
+        if self.records and self.records[0].trial.varied:
+            hidden.add("name")
+        return self._with_baselines([
+            {key: self._text(key, value) for key, value in line.items() if key not in hidden}
+            for line in self.lines
+        ])  # fmt: skip
+
+    def seeds_table(self) -> Texts:
         """Return the mean of each setting with several seeds, with its 95 % interval, and the baselines."""
-        groups: dict[str, list[Record]] = {}
-        for record in self.records:
-            if record.state == "finished" and _SEED in record.trial.varied:
-                groups.setdefault(str(self._setting(record)), []).append(record)
+        groups: dict[str, list[dict[str, Any]]] = {}
+        varied = self.records[0].trial.varied if self.records else {}
+        setting = [key for key in self._columns(varied) if key != _SEED]
+        for line in self.lines:
+            if line["state"] == "finished" and _SEED in line:
+                groups.setdefault(str([line[key] for key in setting]), []).append(line)
         several = [group for group in groups.values() if len(group) > 1]
-        lines = []
-        for group in sorted(several, key=lambda group: -self.metric.sign * fmean(_values(group))):
-            measured = [self.measured[record.trial.name] for record in group]
-            lines.append({
-                **({key: label(value) for key, value in self._columns(self._setting(group[0])).items()}
-                   or {"setting": "all"}),
-                "seeds": str(len(group)),
-                titled(self.metric.name): _mean(self.metric.name, _values(group)),
-                **{titled(name): _mean(name, [rows[name]["value"] for rows in measured if name in rows])
-                   if all(name in rows for rows in measured) else "" for name in self.accuracies},
-                "test images": next(filter(None, map(_images, measured)), ""),
-            })  # fmt: skip
-        return self._with_baselines(lines)
-
-    def _setting(self, record: Record) -> dict[str, Any]:
-        return {name: value for name, value in record.trial.varied.items() if name != _SEED}
+        several.sort(key=lambda group: -self.metric.sign * fmean(line[self.metric.name] for line in group))
+        return self._with_baselines([
+            ({key: label(group[0][key]) for key in setting} or {"setting": "all"})
+            | {"seeds": str(len(group))}
+            | {key: _mean(key, [line[key] for line in group]) for key in (self.metric.name, *self.accuracies)}
+            | {"test images": group[0].get("test images", "")}
+            for group in several
+        ])  # fmt: skip
 
     def _columns(self, varied: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters by their columns; one with the name of another column becomes ``--name``."""
@@ -148,25 +145,28 @@ class SweepResults:
         return {f"--{name}" if name in taken else name: value for name, value in varied.items()}
 
     def _values(self, rows: Rows) -> dict[str, Any]:
-        values = {name: rows[name]["value"] if name in rows else None for name in self.names}
-        return values | ({"test_images": _images(rows) or None} if self.names else {})
+        values = {name: rows.get(name) for name in self.names}
+        return {**values, **({"test images": _images(rows)} if self.names else {})}
 
-    def _accuracies(self, rows: Rows) -> dict[str, str]:
-        """Accuracies with half the width of their intervals, and the number of images."""
-        texts = {}
-        for name in self.accuracies:
-            row = rows.get(name, {})
-            half = f" ± {_shown(name, (row['high'] - row['low']) / 2)}" if "low" in row else ""
-            texts[titled(name)] = f"{_shown(name, row.get('value'))}{half}"
-        return texts | {"test images": _images(rows)}
+    def _text(self, key: str, value: Any) -> str:
+        """Return a cell of a table; an accuracy has half the width of its interval."""
+        if value is None:
+            return ""
+        if key in self.names:
+            half = f" ± {_shown(key, (value['high'] - value['low']) / 2)}" if "low" in value else ""
+            return f"{_shown(key, value['value'])}{half}"
+        if key == self.metric.name:
+            return _shown(key, value)
+        return number(value) if key in ("epochs", "seconds") else label(value)
 
-    def _with_baselines(self, lines: list[dict[str, str]]) -> list[dict[str, str]]:
-        """Add the baselines, and leave out the columns without values."""
+    def _with_baselines(self, lines: list[dict[str, str]]) -> Texts:
+        """Add the baselines and the units, and leave out the columns without values."""
         for title, rows in self.baselines.items() if lines else ():
-            texts = self._accuracies(rows)
-            lines.append({**dict.fromkeys(lines[0], ""), next(iter(lines[0])): title, **texts})
+            texts = {key: self._text(key, value) for key, value in self._values(rows).items()}
+            shown = {key: texts.get(key, "") for key in lines[0]}
+            lines.append({**shown, next(iter(shown)): title})
         used = [name for name in lines[0] if any(line[name] for line in lines)] if lines else []
-        return [{name: line[name] for name in used} for line in lines]
+        return [{titled(name): line[name] for name in used} for line in lines]
 
     def notes(self) -> list[str]:
         """Return sentences about the table."""
@@ -176,13 +176,10 @@ class SweepResults:
         best, name = order[0], self.metric.name
         notes = [f"best: {best.trial.name}, {name} {description_of(name).text(best.value or 0.0, '.4g')}"]
         with suppress(InputError):  # other programs may write no config.yaml
-            place = f"in validation, on {self.runs[best.trial.name].validated_on}"
-            notes += [f"{name} was measured {place}."] if name.startswith("val/") else []
+            place = self.runs[best.trial.name].validated_on
+            notes += [f"{name} was measured in validation, on {place}."] if name.startswith("val/") else []
         if self.accuracies:
-            notes.append(
-                f"Trials are ranked by {name}, never by test accuracies, whose ± is half of the 95 % "
-                "interval for the number of test images."
-            )
+            notes.append("After ±: half of the 95 % interval for this number of test images.")
         if self.baselines:
             notes.append("Training has not helped where a trial does not exceed the baselines.")
         return notes
@@ -199,7 +196,7 @@ def write_results(folder: Path, records: Sequence[Record], metric: SweepMetric) 
     if seeds:
         parts += ["Means over the seeds, with 95 % intervals by Student's t:", _markdown(seeds)]
     text = "\n\n".join([*parts, *results.notes()])
-    write_text(folder / "sweep.csv", as_csv(results.csv_rows()))
+    write_text(folder / "sweep.csv", results.csv())
     write_text(folder / "sweep.md", f"{text}\n")
     if not any(record.value is not None for record in records):
         return text, ["sweep.csv", "sweep.md"]
@@ -233,28 +230,23 @@ def _images(rows: Rows) -> str:
     return ", ".join(dict.fromkeys(str(row["test_images"]) for row in rows.values() if "test_images" in row))
 
 
-def _shown(name: str, value: float | None) -> str:
-    return "" if value is None else description_of(name).shown(value, ".4g")
+def _shown(name: str, value: float) -> str:
+    return description_of(name).shown(value, ".4g")
 
 
-def _count(value: float | None) -> str:
-    return "" if value is None else number(value)
+def _mean(name: str, values: Sequence[Any]) -> str:
+    """Return mean and interval of values or rows; empty unless every seed has one."""
+    if None in values:
+        return ""
+    numbers = [value["value"] if isinstance(value, Mapping) else value for value in values]
+    return f"{_shown(name, fmean(numbers))} ± {description_of(name).shown(t_interval(numbers), '.2g')}"
 
 
-def _values(records: Sequence[Record]) -> list[float]:
-    return [record.value or 0.0 for record in records]
-
-
-def _mean(name: str, values: Sequence[float]) -> str:
-    half = description_of(name).shown(t_interval(values), ".2g")
-    return f"{_shown(name, fmean(values))} ± {half}"
-
-
-def _markdown(lines: Lines) -> str:
+def _markdown(lines: Texts) -> str:
     return as_markdown([list(lines[0]), *(list(line.values()) for line in lines)])
 
 
-def _tables(table: Lines, seeds: Lines) -> Section:
+def _tables(table: Texts, seeds: Texts) -> Section:
     captions = {"Trials": table, "Means over the seeds, with 95 % intervals by Student's t": seeds}
     html = [
         macros.table(list(lines[0]), [list(line.values()) for line in lines], caption=caption)

@@ -84,7 +84,7 @@ class Plan:
         Raises:
             InputError: an environment variable in the command is not set.
         """
-        words = expanded(self.file.command, trial.parameters, json_file=self.json_file(trial))
+        words = expanded(self.file.command, trial.parameters)
         if not is_fit(words):
             return [*words, *self.options]
         quiet = ["--wandb=false", "--report=false", "--trainer.enable_progress_bar=false"]
@@ -96,10 +96,6 @@ class Plan:
         fit = self.train_command(trial)
         words = evaluate_arguments(self.folder / trial.name, protocols, fit=fit, baselines=baselines)
         return [sys.executable, "-m", "ssl_vision", *words, "--report=false"]
-
-    def json_file(self, trial: Trial) -> Path:
-        """Path of the file that ``${args_json_file}`` stands for."""
-        return self.folder / "logs" / f"{trial.name}.json"
 
 
 def _grid(file: SweepFile) -> Iterator[Trial]:
@@ -221,7 +217,7 @@ def evaluate_arguments(
     return ["evaluate", str(run), *chosen, f"--baselines={str(baselines).lower()}", "--cache=false", *allowed]
 
 
-def expanded(command: Sequence[str], parameters: Mapping[str, Any], *, json_file: Path) -> list[str]:
+def expanded(command: Sequence[str], parameters: Mapping[str, Any]) -> list[str]:
     """Return the command line of a trial.
 
     It equals that of ``wandb agent``, except for ``${interpreter}``, which is the Python of this process, and
@@ -230,7 +226,6 @@ def expanded(command: Sequence[str], parameters: Mapping[str, Any], *, json_file
     Args:
         command: words and macros.
         parameters: names and values in the order of the command line.
-        json_file: value of ``${args_json_file}``.
 
     Raises:
         InputError: an environment variable is not set.
@@ -250,9 +245,6 @@ def expanded(command: Sequence[str], parameters: Mapping[str, Any], *, json_file
             if parameters[name] is not False
         ],
         "args_json": [json.dumps(dict(parameters))],
-        "args_json_file": [str(json_file)],
-        "args_append_hydra": [f"+{word}" for word in words],
-        "args_override_hydra": [f"++{word}" for word in words],
     }
     line: list[str] = []
     for word in command:

@@ -1,6 +1,5 @@
 """A worker that trains and evaluates the trials of a sweep in parallel until none is left."""
 
-import json
 import math
 import signal
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,6 @@ from ssl_vision.descriptions import description_of, layer_of
 from ssl_vision.errors import InputError
 from ssl_vision.optional import needed
 from ssl_vision.progress import epochs_text
-from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.runs.evaluation_file import rows_of_own_data
 from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.runner import Process, Runner, slots
@@ -43,12 +41,9 @@ class TrialProcess(Process):
         self.claim, self.protocols, self.pruned, self.metrics_size = claim, protocols, "", 0
         run, log = plan.folder / claim.trial.name, plan.folder / "logs" / f"{claim.trial.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
+        command = plan.train_command(claim.trial)
         if protocols:
             command = plan.evaluate_command(claim.trial, protocols, baselines=baselines)
-        else:
-            command = plan.train_command(claim.trial)
-            if "${args_json_file}" in plan.file.command:
-                write_text(plan.json_file(claim.trial), json.dumps(dict(claim.trial.parameters)))
         trial = {"SSL_VISION_TRIAL": str(run), **plan.environment, **environment}
         super().__init__(command, log, trial, lock=claim.lock)
 

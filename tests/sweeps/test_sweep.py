@@ -124,10 +124,16 @@ def test_sweep_writes_expected_files(sweep, sweep_path, tmp_path, capsys):
 
 
 def test_zero_workers_only_print_the_table(sweep, sweep_path, tmp_path, capsys):
-    file = sweep_path({"x": {"values": [1, 2]}})
-    assert sweep(file, f"--runs_dir={tmp_path}", "--workers=0") == 0
+    file = sweep_path({"x": {"values": [1, 2, 3]}})
+    assert sweep(file, f"--runs_dir={tmp_path}", "--workers=0", "--trials=2") == 0
     assert capsys.readouterr().out.count("waiting") == 2
     assert not (tmp_path / "trial" / "x=1").exists()
+
+
+def test_table_of_a_bayes_sweep_that_has_not_begun_is_empty(sweep, sweep_path, tmp_path, capsys):
+    file = sweep_path({"x": {"min": 0.0, "max": 1.0}}, method="bayes", run_cap=4)
+    assert sweep(file, f"--runs_dir={tmp_path}", "--workers=0") == 0
+    assert "0 of 4 trials done\n\nno trials yet\n" in capsys.readouterr().out
 
 
 def test_random_and_bayes_sweeps_rank_trials_by_metric(sweep, sweep_path, tmp_path):
@@ -147,12 +153,6 @@ def test_trials_get_wandb_group_of_sweep_and_no_run_id(sweep, sweep_path, tmp_pa
         sweep(sweep_path({"x": {"value": 1}}, command=command), f"--runs_dir={tmp_path}", "--name=mine") == 1
     )
     assert "group mine id" in (tmp_path / "mine" / "logs" / "cell.log").read_text().splitlines()
-
-
-def test_args_json_file_is_written(sweep, sweep_path, tmp_path):
-    file = sweep_path({"x": {"values": [1, 2]}}, command=["cat", "${args_json_file}"])
-    assert sweep(file, f"--runs_dir={tmp_path}") == 1
-    assert '{"x": 2}' in (tmp_path / "trial" / "logs" / "x=2.log").read_text()
 
 
 def test_submitit_jobs_run_the_trials(sweep, sweep_path, tmp_path, capsys):

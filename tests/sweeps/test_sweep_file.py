@@ -73,10 +73,11 @@ def test_first_bracket_is_min_iter_or_follows_from_max_iter(given, first):
         ({"parameters": {"a b": {"value": 1}}}, "f: parameters: 'a b' is not the name of an option"),
         ({"parameters": {"a": 1}}, "f: parameters.a: expected a table of keys and values, got 1"),
         ({"method": "grid"}, "f: parameters.model.objective.temperature: a grid needs values"),
-        ({"run_cap": 0}, "f: run_cap: expected an integer from 1 to 1000000, got 0"),
+        ({"run_cap": 0}, "f: run_cap: expected 1 to 1000000, got 0"),
         ({"run_cap": None}, "f: method bayes has no end: set run_cap in the file, or --trials"),
         ({"command": "python x"}, "f: command: expected a list of words and macros"),
-        ({"command": ["${arg}"]}, "f: command: unknown macro '${arg}', did you mean 'args'?"),
+        ({"command": ["${arg}"]}, "f: command: unknown or unsupported macro '${arg}', did you mean 'args'?"),
+        ({"command": ["${args_json_file}"]}, "f: command: unknown or unsupported macro '${args_json_file}'"),
         ({"program": None}, "f: command: uses ${program}, but the file has no program"),
         (
             {"early_terminate": {"type": "median"}},

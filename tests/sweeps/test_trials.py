@@ -144,27 +144,26 @@ class StubProcess:
 def test_macros_expand_as_in_wandb_agent(macro, monkeypatch, tmp_path, sweep_text):
     monkeypatch.setenv("PLACE", "here")
     command = ["${env}", "word", "--root=${envvar:PLACE}/data", macro, "--last"]
-    json_file = tmp_path / "wandb" / "sweep-s" / "config-r.json"
     plan = Plan(tmp_path, sweep_text({"x": {"value": 1}}, command=command, program="train.py"))
     agent_words = agent_command(command, monkeypatch, tmp_path)
-    assert expanded(plan.file.command, PARAMETERS, json_file=json_file) == [
+    assert expanded(plan.file.command, PARAMETERS) == [
         sys.executable if word == "python" else word for word in agent_words
     ]
 
 
-def test_values_are_written_as_yaml_for_fit(tmp_path):
+def test_values_are_written_as_yaml_for_fit():
     parameters = {"a": None, "b": [None, 1.0], "c": {"x": None}, "d": "text", "e": True, "f": 1e-5}
     command = ["ssl-vision", "fit", "${args}", "${args_no_equals}"]
-    words = expanded(command, parameters, json_file=tmp_path)
+    words = expanded(command, parameters)
     options = [word.removeprefix("--").partition("=") for word in words[2:8]]
     assert {name: yaml.safe_load(value) for name, _, value in options} == {**parameters, "f": "1e-05"}
     assert words[8:10] == ["--a", "null"]
 
 
-def test_unset_environment_variable_raises_input_error(monkeypatch, tmp_path):
+def test_unset_environment_variable_raises_input_error(monkeypatch):
     monkeypatch.delenv("PLACE", raising=False)
     with pytest.raises(InputError, match=r"needs \$PLACE, which is not set"):
-        expanded(["${envvar:PLACE}"], {}, json_file=tmp_path)
+        expanded(["${envvar:PLACE}"], {})
 
 
 @pytest.mark.parametrize(
