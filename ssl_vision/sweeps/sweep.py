@@ -137,12 +137,15 @@ def _show(plan: Plan) -> None:
     varied = [f"{name} ({size} values)" if math.isfinite(size) else name for name, size in sizes.items()]
     count = str(len(trials)) if trials else f"{file.cap}, each chosen from the results of earlier ones"
     print(f"trials: {count}\nthey vary: {', '.join(varied) or 'nothing'}")
+    if not trials:
+        return
     commands = [plan.train_command(trial) for trial in trials]
-    common = [word for word in next(iter(commands), []) if all(word in words for words in commands)]
+    shared = set(commands[0]).intersection(*commands[1:]) - {f"--name={trials[0].name}"}
+    common = [word for word in commands[0] if word in shared]
     print(f"command: {shlex.join(common)}, and for each trial:", flush=True)
     seen: set[object] = set()
     for trial, words in zip(trials, commands, strict=True):
-        print(shlex.join(word for word in words if word not in common), flush=True)
+        print(shlex.join(word for word in words if word not in shared), flush=True)
         values = {
             (name, value > 0 if isinstance(value, (int, float)) else str(value))
             for name, value in trial.parameters.items()
@@ -155,7 +158,7 @@ def _show(plan: Plan) -> None:
             except InputError as error:
                 raise InputError(f"{trial.name}: {error}") from error
         seen |= values
-    if plan.evaluate and trials:
+    if plan.evaluate:
         line = plan.evaluate_command(trials[0], plan.evaluate, baselines=True)
         print(f"evaluation of the first trial: {shlex.join(line)}")
 

@@ -191,16 +191,21 @@ def write_results(folder: Path, records: Sequence[Record], metric: SweepMetric) 
     The page is one file that works offline, and is written once a trial has a value.
     """
     results = SweepResults(folder, records, metric)
-    table, seeds = results.table(), results.seeds_table()
-    parts = [_markdown(table) if table else "no trials yet"]
-    if seeds:
-        parts += ["Means over the seeds, with 95 % intervals by Student's t:", _markdown(seeds)]
-    text = "\n\n".join([*parts, *results.notes()])
+    means = "Means over the seeds, with 95 % intervals by Student's t"
+    captions = {"Trials": results.table(), means: results.seeds_table()}
+    tables = {
+        caption: [list(lines[0]), *(list(line.values()) for line in lines)]
+        for caption, lines in captions.items()
+        if lines
+    }
+    parts = [f"{caption}:\n\n{as_markdown(cells)}" for caption, cells in tables.items()]
+    text = "\n\n".join([*(parts or ["no trials yet"]), *results.notes()])
     write_text(folder / "sweep.csv", results.csv())
     write_text(folder / "sweep.md", f"{text}\n")
     if not any(record.value is not None for record in records):
         return text, ["sweep.csv", "sweep.md"]
-    sections = [_tables(table, seeds), *_charts(results)]
+    html = Markup().join(macros.table(head, rows, caption) for caption, (head, *rows) in tables.items())
+    sections = [Section("trials", "Results of the trials", html=html), *_charts(results)]
     summary = Markup("<p>{}</p>").format(" ".join(results.notes()))
     write_text(folder / "sweep.html", render(folder.name, summary, sections))
     return text, ["sweep.csv", "sweep.md", "sweep.html"]
@@ -240,20 +245,6 @@ def _mean(name: str, values: Sequence[Any]) -> str:
         return ""
     numbers = [value["value"] if isinstance(value, Mapping) else value for value in values]
     return f"{_shown(name, fmean(numbers))} ± {description_of(name).shown(t_interval(numbers), '.2g')}"
-
-
-def _markdown(lines: Texts) -> str:
-    return as_markdown([list(lines[0]), *(list(line.values()) for line in lines)])
-
-
-def _tables(table: Texts, seeds: Texts) -> Section:
-    captions = {"Trials": table, "Means over the seeds, with 95 % intervals by Student's t": seeds}
-    html = [
-        macros.table(list(lines[0]), [list(line.values()) for line in lines], caption=caption)
-        for caption, lines in captions.items()
-        if lines
-    ]
-    return Section("trials", "Results of the trials", html=Markup().join(html))
 
 
 def _charts(results: SweepResults) -> Iterator[Section]:

@@ -84,6 +84,14 @@ def test_dry_run_prints_commands_and_writes_nothing(sweep, fit_file, tmp_path, c
     assert [file.name for file in tmp_path.iterdir()] == ["digits.yaml"]
 
 
+def test_dry_run_of_bayes_prints_what_varies(sweep, sweep_path, capsys):
+    file = sweep_path({"x": {"min": 0.0, "max": 1.0}, "y": {"values": [1, 2]}}, method="bayes", run_cap=4)
+    assert sweep(file, "--dry_run") == 0
+    assert capsys.readouterr().out == (
+        "trials: 4, each chosen from the results of earlier ones\nthey vary: x, y (2 values)\n"
+    )
+
+
 def test_dry_run_names_trial_with_unknown_class_option(sweep, fit_file, capsys):
     file = Path(fit_file)
     file.write_text(file.read_text().replace("objective.temperature", "objective.outer_temperature"))
@@ -141,7 +149,7 @@ def test_random_and_bayes_sweeps_rank_trials_by_metric(sweep, sweep_path, tmp_pa
         file = sweep_path({"x": {"min": 0.0, "max": 1.0}, "steps": {"value": 1}}, method=method, run_cap=4)
         assert sweep(file, f"--runs_dir={tmp_path}", f"--name={method}") == 0
         lines = (tmp_path / method / "sweep.md").read_text().splitlines()
-        xs = [float(line.split("|")[1]) for line in lines[2:6]]
+        xs = [float(line.split("|")[1]) for line in lines[4:8]]
         assert xs == sorted(xs, reverse=True)
         assert lines[-1].startswith("best: x=")
 
