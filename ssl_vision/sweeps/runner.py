@@ -1,24 +1,136 @@
-"""Runner of trials in parallel processes, until none is left or a signal is received."""
+"""Processes on this machine with their environment, log and exit code, and cluster jobs through submitit."""
 
+import ctypes
 import os
+import re
+import shlex
+import shutil
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
-from typing import Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
-from ssl_vision.sweeps.process import Process
+from jsonargparse.typing import NonNegativeInt, PositiveInt
+
+from ssl_vision.errors import InputError
+from ssl_vision.optional import needed
+from ssl_vision.runs.atomic_files import appended
+from ssl_vision.runs.lock import HELD, Lock
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_OF_ONE_RUN = "WANDB_RUN_ID"
+"""Variable with a W&B run id, which trials must not share."""
+
+_TAIL = 1 << 16
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_LONGEST = 300
 
 _POLL, _IDLE = 0.1, 1.0
-"""Seconds between two checks of the processes, and of the queue if there is no trial to start."""
+"""Seconds between two checks of the processes, and of the trials if there is none to start."""
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Process:
+    """A command in a new process, which is appended with its output to a log.
+
+    If this process dies for any reason, the command receives SIGTERM, so that ``fit`` saves a checkpoint.
+
+    Args:
+        command: program and arguments.
+        log: path of the log.
+        environment: environment variables in addition to those of this process.
+        lock: lock that this process shares with the command.
+
+    Raises:
+        InputError: the command cannot be started.
+    """
+
+    def __init__(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str], *, lock: Lock | None = None
+    ) -> None:
+        self.log = log
+        self._sent: set[int] = set()
+        common = {key: value for key, value in os.environ.items() if key != _OF_ONE_RUN}
+        shared = {} if lock is None else {HELD: str(lock.path.absolute())}
+        inherited = [] if lock is None else [lock.share()]
+        with appended(log) as output:
+            output.write(f"$ {shlex.join(command)}\n".encode())
+            output.flush()
+            self._begin = output.tell()
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**common, **environment, **shared},
+                    pass_fds=inherited,
+                    start_new_session=True,  # Ctrl-C reaches only the runner, which forwards it
+                    preexec_fn=_bound_to(os.getpid()),
+                )
+            except OSError as error:
+                raise InputError(f"{command[0]} cannot be started ({error.strerror})") from error
+            finally:
+                for descriptor in inherited:
+                    os.close(descriptor)
+
+    def poll(self) -> int | None:
+        """Return the exit code, minus the number of a signal that killed it, or None while it runs."""
+        return self._process.poll()
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Send a signal; the same signal is sent only once."""
+        if number not in self._sent and self.poll() is None:
+            self._sent.add(number)
+            self._process.send_signal(number)
+
+    def last_line(self) -> str:
+        """Return the last line of the output."""
+        with self.log.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(self._begin, end - _TAIL))
+            text = _ESCAPES.sub("", file.read().decode("utf-8", errors="replace"))
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return lines[-1][:_LONGEST] if lines else "it printed nothing"
+
+
+def _bound_to(parent: int) -> Callable[[], None]:
+    """Return a function that a child calls before its program, so that it ends when its parent dies."""
+
+    def bind() -> None:
+        if _LIBC is not None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(128 + signal.SIGTERM)
+
+    return bind
+
 
 P = TypeVar("P", bound=Process)
 
 
-class Trials(Generic[P]):
-    """Interface of the trials of a ``Runner``: starts them and records their results."""
+class Runner(Generic[P]):
+    """Runs a process in every slot and forwards signals to the processes.
+
+    Subclasses start processes and record how they end.
+
+    Args:
+        slots: environment variables of each process that may run at the same time.
+    """
+
+    def __init__(self, slots: Sequence[Mapping[str, str]]) -> None:
+        self.slots = slots
+        self.signal = 0
+        """Number of the signal that asked all processes to save and end, or 0."""
+        self._running: dict[int, P] = {}
+        self._next_start = 0.0
 
     def start(self, environment: Mapping[str, str]) -> P | None:
         """Start the next process; None if there is nothing to start now."""
@@ -27,37 +139,16 @@ class Trials(Generic[P]):
     def watch(self, process: P) -> None:
         """Check a running process."""
 
-    def end(self, process: P, code: int, *, stopping: bool) -> int:
-        """Record the result of a process, and return the number of a signal that stops all, or 0.
-
-        Args:
-            process: process that has ended.
-            code: exit code of the process.
-            stopping: True if a signal has asked all processes to stop.
-        """
+    def end(self, process: P, code: int) -> None:
+        """Record the result of a process, given its exit code."""
         raise NotImplementedError
 
     def more(self) -> bool:
         """Return True if there may be a process to start later, although none is running."""
         return False
 
-
-class Runner(Generic[P]):
-    """Runs a process in every slot and forwards signals to the processes.
-
-    Args:
-        trials: trials to start and record.
-        slots: environment variables of each process that may run at the same time.
-    """
-
-    def __init__(self, trials: Trials[P], slots: Sequence[Mapping[str, str]]) -> None:
-        self.trials, self.slots = trials, slots
-        self._running: dict[int, P] = {}
-        self._signal = 0
-        self._next_start = 0.0
-
     def run(self) -> int:
-        """Run until no trial is left or a signal is received, and return the number of the signal or 0.
+        """Run until nothing is left or a signal is received, and return the number of the signal or 0.
 
         After a signal, each process saves and ends, and continues at the next start. A second signal kills
         them.
@@ -72,7 +163,7 @@ class Runner(Generic[P]):
                 process.stop()
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-        return self._signal
+        return self.signal
 
     def _step(self) -> bool:
         """Check all slots once; return False at the end."""
@@ -81,24 +172,113 @@ class Runner(Generic[P]):
             if code is not None:
                 del self._running[slot]
                 self._next_start = 0.0
-                stop = self.trials.end(process, code, stopping=bool(self._signal))
-                self._signal = self._signal or stop
-            elif self._signal:
+                self.end(process, code)
+            elif self.signal:
                 process.stop()
             else:
-                self.trials.watch(process)
+                self.watch(process)
         for slot, environment in enumerate(self.slots):
-            if slot not in self._running and not self._signal and time.monotonic() >= self._next_start:
-                if (started := self.trials.start(environment)) is not None:
+            if slot not in self._running and not self.signal and time.monotonic() >= self._next_start:
+                if (started := self.start(environment)) is not None:
                     self._running[slot] = started
                 else:
                     self._next_start = time.monotonic() + _IDLE
-        return bool(self._running) or (not self._signal and self.trials.more())
+        return bool(self._running) or (not self.signal and self.more())
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        again, self._signal = bool(self._signal), number
+        again, self.signal = bool(self.signal), number
         if not again:
             name = signal.Signals(number).name
             os.write(2, f"\n{name}: the runs save and end; a second signal kills them\n".encode())
         for process in self._running.values() if again else ():
             process.stop(signal.SIGKILL)
+
+
+def slots(*, workers: int | None, per_gpu: int | None) -> list[dict[str, str]]:
+    """Return environment variables for each trial that may run at the same time.
+
+    Args:
+        workers: number of trials at a time. A single trial uses all GPUs, several trials are distributed over
+            them. None starts one trial for each GPU, or one without a GPU.
+        per_gpu: number of trials at a time on each GPU, instead of ``workers``.
+
+    Raises:
+        InputError: both are given, or ``per_gpu`` is given and there is no GPU.
+    """
+    if workers is not None and per_gpu is not None:
+        raise InputError("--workers and --per_gpu both set the number of trials at a time: use one of them")
+    visible = _gpus()
+    if per_gpu is not None and not visible:
+        raise InputError("--per_gpu: nvidia-smi found no GPU; use --workers")
+    count = workers if workers is not None else len(visible) * (per_gpu or 1) or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, cores // count))}
+    shared = bool(visible) and (workers is None or workers > 1)
+    return [
+        {**threads, **({"CUDA_VISIBLE_DEVICES": visible[i % len(visible)]} if shared else {})}
+        for i in range(count)
+    ]
+
+
+def _gpus() -> list[str]:
+    """List the available GPUs by their names in ``CUDA_VISIBLE_DEVICES``."""
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
+    if shutil.which("nvidia-smi") is None:
+        return []
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    count = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+    return [str(number) for number in range(count)]
+
+
+@dataclass(frozen=True)
+class Submitit:
+    """Cluster jobs that submitit starts.
+
+    Args:
+        jobs: number of jobs; 0 runs the trials on this machine.
+        partition: SLURM partition.
+        account: SLURM account.
+        timeout_min: time limit of a job in minutes; an unfinished job is queued again and continues.
+        gpus: number of GPUs of a job.
+        cpus: number of CPU cores of a job.
+        mem_gb: memory of a job in GB.
+        cluster: "slurm", or "local" to test the jobs as processes on this machine.
+    """
+
+    jobs: NonNegativeInt = 0
+    partition: str | None = None
+    account: str | None = None
+    timeout_min: PositiveInt = 1440
+    gpus: NonNegativeInt = 1
+    cpus: PositiveInt = 8
+    mem_gb: PositiveInt | None = None
+    cluster: Literal["slurm", "local"] = "slurm"
+
+
+def submitted(job: Callable[[], Any], options: Submitit, *, folder: Path) -> list[Any]:
+    """Start cluster jobs, each of which calls ``job``, with logs in a folder.
+
+    Raises:
+        InputError: submitit is not installed, or SLURM is missing or rejects the jobs.
+    """
+    submitit = needed("submitit", extra="sweep")
+    optional = {
+        "mem_gb": options.mem_gb,
+        "slurm_partition": options.partition,
+        "slurm_account": options.account,
+    }
+    try:
+        executor = submitit.AutoExecutor(folder=folder / "logs" / "jobs", cluster=options.cluster)
+        executor.update_parameters(
+            name=folder.resolve().name,
+            timeout_min=options.timeout_min,
+            gpus_per_node=options.gpus,
+            cpus_per_task=options.cpus,
+            **{name: value for name, value in optional.items() if value is not None},
+        )
+        with executor.batch():
+            return [executor.submit(job) for _ in range(options.jobs)]
+    except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as error:
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"submitit cannot start jobs on {options.cluster}: {first}") from error

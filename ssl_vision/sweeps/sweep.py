@@ -2,12 +2,14 @@
 
 import difflib
 import itertools
+import math
 import re
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
@@ -22,13 +24,9 @@ from ssl_vision.errors import InputError
 from ssl_vision.optional import needed
 from ssl_vision.runs.folder import run_path
 from ssl_vision.runs.reading import read_text
-from ssl_vision.sweeps.machines import Submitit, slots
-from ssl_vision.sweeps.macros import is_fit, runs_fit
-from ssl_vision.sweeps.parameters import Choice
-from ssl_vision.sweeps.sweep_file import SweepFile, check_cap, read_sweep_file
-from ssl_vision.sweeps.sweep_plan import ATTEMPTS, Plan
-from ssl_vision.sweeps.sweep_process import command_line
-from ssl_vision.sweeps.trials import named_trial, trials_of
+from ssl_vision.sweeps.runner import Submitit, slots, submitted
+from ssl_vision.sweeps.sweep_file import Choice, SweepFile, parse_sweep
+from ssl_vision.sweeps.trials import Plan, is_fit, named_trial, short_names
 
 _NOT_HERE = {
     "--overwrite": "delete the directory of the sweep, or choose another --name",
@@ -37,6 +35,8 @@ _NOT_HERE = {
 """Options of ``fit`` that a sweep sets itself, and what to do instead."""
 
 _CHECKED = 100
+"""Most trials whose options are checked before the first is trained."""
+
 _NO_PARAMETERS = ("ckpt_path", "name", "overwrite", "report", "runs_dir")
 """Options of ``fit`` that a sweep sets for each trial, after its parameters."""
 
@@ -45,7 +45,7 @@ _OPTION = re.compile(r"--?[A-Za-z]")
 
 
 def run(args: Sequence[str]) -> None:
-    """Train every trial of a sweep file in its own process, and write tables and plots.
+    """Train every trial of a sweep file in its own process, and write a table and a page with charts.
 
     Options of ``fit`` are passed to every trial after those of the file. The same command resumes an
     interrupted sweep. Several such processes, also on machines that share the directory, share the trials.
@@ -57,112 +57,115 @@ def run(args: Sequence[str]) -> None:
     own_args, passed = _split(parser, list(args))
     options = parser.parse_args(own_args)
     path = find_recipe(options.file, CONFIGS / "sweep", "sweep file")
-    file = read_sweep_file(path)
+    text = read_text(path)
+    file = parse_sweep(text, where=str(path), cap=options.trials)
     _check_metric(file, passed)
-    plan = Plan(
-        folder=_folder(options.runs_dir, str(options.name or file.content.get("name") or path.stem)),
-        text=read_text(path),
-        cap=check_cap(file, options.trials),
-        options=tuple(passed),
-        seed=options.seed,
-        evaluate=_protocols(file, options.evaluate or ()),
-    )
-    if runs_fit(file.command, file.program):
+    name = str(options.name or file.content.get("name") or path.stem)
+    if name.startswith("."):
+        raise InputError(f"--name {name}: a name must not begin with a dot")
+    folder, protocols = run_path(options.runs_dir, name), _protocols(file, options.evaluate or ())
+    plan = Plan(folder, text, options.trials, tuple(passed), options.seed, protocols)
+    needed("optuna", extra="sweep")
+    if is_fit(file.command):
         _check_trials(plan)
     if options.dry_run:
         _show(plan)
         return
-    needed("optuna", extra="sweep")
     needed("plotly", extra="sweep")
     _work(plan, options)
 
 
 def _work(plan: Plan, options: Namespace) -> None:
-    """Train, write tables and plots, and print a summary."""
-    from ssl_vision.sweeps.cluster import SlurmJob, ended, submitted
-    from ssl_vision.sweeps.evaluation import Evaluations
-    from ssl_vision.sweeps.plot import write_plot
-    from ssl_vision.sweeps.queue import Queue
-    from ssl_vision.sweeps.results_table import write_tables
-    from ssl_vision.sweeps.worker import Worker
+    """Train, write the table and the page, and print a summary."""
+    from ssl_vision.sweeps.study import ATTEMPTS, SweepStudy
+    from ssl_vision.sweeps.sweep_results import write_results
+    from ssl_vision.sweeps.worker import SlurmJob, Worker
 
-    workers, per_gpu, cluster = options.workers, options.per_gpu, options.submitit
-    places = [] if workers == 0 or cluster.jobs else slots(workers=workers, per_gpu=per_gpu)
-    queue = Queue(plan, retry=workers != 0)
-    done, count = queue.left()
+    idle = options.workers == 0
+    places = [] if idle or options.submitit.jobs else slots(workers=options.workers, per_gpu=options.per_gpu)
+    study = SweepStudy(plan)
+    worker = Worker(study, places)
+    done, count = study.left()
     print(f"{plan.folder}: {done} of {count} trials done", flush=True)
-    number, reasons, messages = 0, {}, []
-    if cluster.jobs and workers != 0:
-        jobs = submitted(SlurmJob(plan, workers, per_gpu), cluster)
-        print(f"jobs {', '.join(job.job_id for job in jobs)}; Ctrl-C does not stop them", flush=True)
-        try:
-            messages = ended(jobs)
-        except KeyboardInterrupt:
-            print(
-                "the jobs keep running; the same command with --workers 0 shows their progress",
-                file=sys.stderr,
-            )
-            raise SystemExit(130) from None
-        for line in messages:
-            print(line, file=sys.stderr)
+    problems: list[str] = []
+    if options.submitit.jobs and not idle:
+        job = SlurmJob(plan, options.workers, options.per_gpu)
+        problems = _wait(submitted(job, options.submitit, folder=plan.folder))
     elif places:
         print(f"ssl-vision runs {plan.folder} shows the progress of each trial", flush=True)
-        worker = Worker(queue, places)
-        number = worker.work()
-        reasons = worker.evaluations.failed
-    records = queue.records()
-    print(f"\n{write_tables(plan.folder, records, queue.file.metric)}")
-    page = write_plot(plan.folder, records, queue.file.metric)
-    print(f"\nwritten to {plan.folder}: sweep.csv, sweep.md{', ' + page.name if page else ''}")
-    if number:
-        print(f"{signal.Signals(number).name}: repeat the command to continue", file=sys.stderr)
-        raise SystemExit(128 + number)
+        worker.work()
+    records = study.records()
+    text, files = write_results(plan.folder, records, study.file.metric)
+    print(f"\n{text}\n\nwritten to {plan.folder}: {', '.join(files)}")
+    if worker.signal:
+        print(f"{signal.Signals(worker.signal).name}: repeat the command to continue", file=sys.stderr)
+        raise SystemExit(128 + worker.signal)
     if failed := sum(record.state == "failed" for record in records):
-        print(
+        problems.append(
             f"{failed} of {len(records)} trials failed: see {plan.folder}/logs; "
-            f"the same command retries them, up to {ATTEMPTS} attempts each",
-            file=sys.stderr,
+            f"the same command retries them, up to {ATTEMPTS} attempts each"
         )
-    evaluations = Evaluations(queue)
-    unevaluated = evaluations.unevaluated() if workers != 0 else []
-    reasons = evaluations.failed | reasons
-    for name in unevaluated:
-        reason = reasons.get(name, f"see {plan.folder}/logs")
-        print(f"{name} is not evaluated: {reason}; the same command retries it", file=sys.stderr)
-    if failed or unevaluated or messages:
+    for name in [] if idle else worker.unevaluated():
+        reason = worker.not_evaluated.get(name, f"see {plan.folder}/logs")
+        problems.append(f"{name} is not evaluated: {reason}; the same command retries it")
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if problems:
         raise SystemExit(1)
 
 
+def _wait(jobs: Sequence[Any]) -> list[str]:
+    """Wait for cluster jobs and return a message for each failed one."""
+    print(f"jobs {', '.join(job.job_id for job in jobs)}; Ctrl-C does not stop them", flush=True)
+    try:
+        while not all(job.done() for job in jobs):
+            time.sleep(2)
+    except KeyboardInterrupt:
+        print(
+            "the jobs keep running; the same command with --workers 0 shows their progress", file=sys.stderr
+        )
+        raise SystemExit(130) from None
+    return [f"job {job.job_id} failed: see {job.paths.stderr}" for job in jobs if job.exception() is not None]
+
+
 def _show(plan: Plan) -> None:
-    """Print the trials and their commands, and check the options of those that are ``ssl-vision fit``.
+    """Print what varies and the command of each trial, and check the options of ``ssl-vision fit``.
+
+    Of the trials with the same classes and texts, and with numbers of the same sign, the first is checked.
 
     Raises:
         InputError: ``fit`` does not accept the options of a trial.
     """
-    from ssl_vision.cli.fit import check_options
-    from ssl_vision.sweeps.evaluation import evaluation_line
+    file, trials = plan.file, plan.trials
+    short = short_names([".".join(path) for path in file.varied])
+    sizes = {short[".".join(path)]: file.parameters[path].size for path in file.varied}
+    varied = [f"{name} ({size} values)" if math.isfinite(size) else name for name, size in sizes.items()]
+    count = str(len(trials)) if trials else f"{file.cap}, each chosen from the results of earlier ones"
+    print(f"trials: {count}\nthey vary: {', '.join(varied) or 'nothing'}")
+    if not trials:
+        return
+    commands = [plan.train_command(trial) for trial in trials]
+    shared = set(commands[0]).intersection(*commands[1:]) - {f"--name={trials[0].name}"}
+    common = [word for word in commands[0] if word in shared]
+    print(f"command: {shlex.join(common)}, and for each trial:", flush=True)
+    seen: set[object] = set()
+    for trial, words in zip(trials, commands, strict=True):
+        print(shlex.join(word for word in words if word not in shared), flush=True)
+        values = {
+            (name, value > 0 if isinstance(value, (int, float)) else str(value))
+            for name, value in trial.parameters.items()
+        }
+        if is_fit(words) and sys.executable in words and not values <= seen:  # in this environment
+            from ssl_vision.cli.fit import check_options
 
-    trials = trials_of(plan.file, cap=plan.cap, seed=plan.seed)
-    refused: list[str] = []
-    for number, trial in enumerate(trials):
-        lines = [command_line(plan, trial)]
-        words = lines[0]
-        if is_fit(words) and sys.executable in words:  # in the environment of this process
             try:
                 check_options(words[words.index("fit") :])
             except InputError as error:
-                refused.append(f"{trial.name}: {error}")
-        if plan.evaluate:
-            lines.append(evaluation_line(plan, trial, plan.evaluate, baselines=number == 0))
-        print("\n  ".join([trial.name, *map(shlex.join, lines)]))
-    print(
-        f"{len(trials)} trials"
-        if plan.file.method != "bayes"
-        else f"{plan.cap} trials, each chosen from the results of earlier ones"
-    )
-    if refused:
-        count = f"; {len(refused)} trials are refused" if refused[1:] else ""
-        raise InputError(f"{refused[0]}{count}")
+                raise InputError(f"{trial.name}: {error}") from error
+        seen |= values
+    if plan.evaluate:
+        line = plan.evaluate_command(trials[0], plan.evaluate, baselines=True)
+        print(f"evaluation of the first trial: {shlex.join(line)}")
 
 
 def _protocols(file: SweepFile, names: Sequence[str]) -> tuple[str, ...]:
@@ -173,7 +176,7 @@ def _protocols(file: SweepFile, names: Sequence[str]) -> tuple[str, ...]:
     """
     if not names:
         return ()
-    if not runs_fit(file.command, file.program):
+    if not is_fit(file.command):
         raise InputError("--evaluate: the command of the sweep file is not ssl-vision fit")
     from ssl_vision.evaluation.protocol import read_protocol, shipped
 
@@ -190,15 +193,16 @@ def _check_trials(plan: Plan) -> None:
     Raises:
         InputError: ``ssl-vision fit`` has no such option or class, or the sweep sets the option itself.
     """
-    for path in plan.file.parameters:
+    parameters = plan.file.parameters
+    for path in parameters:
         if ".".join(path) in _NO_PARAMETERS:
             raise InputError(f"parameters.{'.'.join(path)}: a sweep sets this option itself")
-    trials = trials_of(plan.file, cap=min(plan.cap or _CHECKED, _CHECKED), seed=plan.seed)
-    middle = {path: parameter.at(0.5) for path, parameter in plan.file.parameters.items()}
-    for trial in trials or [named_trial(plan.file, middle)]:
-        words = command_line(plan, trial)
-        if is_fit(words):
-            checked(words[words.index("fit") + 1 :])
+    lowest = {
+        path: each.values[0] if isinstance(each, Choice) else each.low for path, each in parameters.items()
+    }
+    for trial in plan.trials[:_CHECKED] or [named_trial(plan.file, lowest)]:
+        words = plan.train_command(trial)
+        checked(words[words.index("fit") + 1 :])
 
 
 def _check_metric(file: SweepFile, passed: Sequence[str]) -> None:
@@ -213,14 +217,8 @@ def _check_metric(file: SweepFile, passed: Sequence[str]) -> None:
     others = [each for each in names_in_command(words) if not each.startswith("ssl_vision.")]
     known = [*(each.logged_name for each in described()), "val/collapsed"]
     unknown = name.startswith("val/") and description_of(name).logged_name not in known
-    if unknown and runs_fit(file.command, file.program) and not others:
+    if unknown and is_fit(file.command) and not others:
         raise InputError(f"metric.name: no trial logs '{name}'{closest_match(name, known)}")
-
-
-def _folder(runs_dir: str, name: str) -> Path:
-    if name.startswith("."):
-        raise InputError(f"--name {name}: a name must not begin with a dot")
-    return run_path(runs_dir, name)
 
 
 def _split(parser: ArgumentParser, args: list[str]) -> tuple[list[str], list[str]]:

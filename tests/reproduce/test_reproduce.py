@@ -15,12 +15,11 @@ import yaml
 from settings import CONFIGS, TINY
 
 from ssl_vision.main import main
-from ssl_vision.reproduce import reproduce
+from ssl_vision.reproduce import training
 from ssl_vision.reproduce.paper_file import read_paper
 from ssl_vision.reproduce.paper_run import PaperRun, seconds_left
 from ssl_vision.reproduce.training import spawned
 from ssl_vision.runs.lock import Lock
-from ssl_vision.sweeps.process import ForkedProcess
 
 DIGITS = str(CONFIGS / "pretrain" / "digits.yaml")
 OWN = {"data.batch_size", "trainer.max_epochs", "trainer.enable_progress_bar"}
@@ -99,8 +98,7 @@ def commands(monkeypatch):
     def start(args, log, environment):
         return EndedProcess(simulate(args, log), log)
 
-    monkeypatch.setattr(reproduce, "spawned", start)
-    monkeypatch.setattr(reproduce, "ForkedProcess", start)
+    monkeypatch.setattr(training, "spawned", start)
     return recorded
 
 
@@ -208,7 +206,7 @@ def test_failed_run_leaves_its_cell_empty_and_others_continue(paper, commands, c
 
 
 def test_evaluation_without_required_values_is_a_failure(paper, commands, monkeypatch, capsys):
-    simulate = reproduce.__dict__["spawned"]
+    simulate = training.__dict__["spawned"]
 
     def without_linear(args, log, environment):
         process = simulate(args, log, environment)
@@ -216,7 +214,7 @@ def test_evaluation_without_required_values_is_a_failure(paper, commands, monkey
             (Path(args[1]) / "evaluation.json").write_text("[]")
         return process
 
-    monkeypatch.setattr(reproduce, "spawned", without_linear)
+    monkeypatch.setattr(training, "spawned", without_linear)
     with pytest.raises(SystemExit):
         main(["reproduce", paper, "--cells=DCL,32", "--seeds=1"])
     assert "failed: ssl-vision evaluate did not write the values" in capsys.readouterr().out
@@ -370,7 +368,7 @@ def test_signal_that_ends_a_run_prevents_further_runs(paper, commands, monkeypat
         commands.append(args)
         return EndedProcess(128 + signal.SIGTERM, log)
 
-    monkeypatch.setattr(reproduce, "spawned", start)
+    monkeypatch.setattr(training, "spawned", start)
     with pytest.raises(SystemExit) as end:
         main(["reproduce", paper, "--seeds=1"])
     assert end.value.code == 128 + signal.SIGTERM
@@ -386,15 +384,11 @@ def test_workers_share_the_gpus(paper, monkeypatch):
         log.write_text("no memory\n")
         return EndedProcess(1, log)
 
-    monkeypatch.setattr(reproduce, "spawned", start)
+    monkeypatch.setattr(training, "spawned", start)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     with pytest.raises(SystemExit):
         main(["reproduce", paper, "--table=1", "--seeds=1", "--workers=2"])
     assert sorted(each["CUDA_VISIBLE_DEVICES"] for each in environments) == ["3", "3", "5", "5"]
-
-
-FORKS = pytest.mark.skipif(sys.platform != "linux", reason="forks")
-LAUNCHES = [spawned, pytest.param(ForkedProcess, marks=FORKS)]
 
 
 def exit_code(process):
@@ -403,11 +397,10 @@ def exit_code(process):
     return code
 
 
-@pytest.mark.parametrize("launch", LAUNCHES)
-def test_log_of_process_has_its_command_and_output(launch, tmp_path):
+def test_log_of_process_has_its_command_and_output(tmp_path):
     log = tmp_path / "run.log"
-    assert exit_code(launch(["--version"], log, {})) == 0
-    failed = launch(["pretrain"], log, {})
+    assert exit_code(spawned(["--version"], log, {})) == 0
+    failed = spawned(["pretrain"], log, {})
     assert exit_code(failed) == 2
     lines = log.read_text().splitlines()
     assert lines[0].startswith("$ ")
@@ -418,33 +411,28 @@ def test_log_of_process_has_its_command_and_output(launch, tmp_path):
     assert failed.last_line() == lines[3]
 
 
-@pytest.mark.parametrize("launch", LAUNCHES)
-def test_processes_do_not_inherit_wandb_run_id(launch, tmp_path, monkeypatch):
+def test_processes_do_not_inherit_wandb_run_id(tmp_path, monkeypatch):
     """The command imports a module that prints its environment."""
     monkeypatch.setenv("WANDB_RUN_ID", "one")
     names = ("PATH", "OF_A_SLOT", "WANDB_RUN_ID")
     code = f"import os\nprint([name for name in {names} if name in os.environ], flush=True)\nos._exit(0)\n"
     (tmp_path / "printing.py").write_text(code)
     monkeypatch.chdir(tmp_path)
-    process = launch(["fit", "--data=printing.Data"], tmp_path / "log", {"OF_A_SLOT": "1"})
+    process = spawned(["fit", "--data=printing.Data"], tmp_path / "log", {"OF_A_SLOT": "1"})
     assert exit_code(process) == 0
     assert process.last_line() == "['PATH', 'OF_A_SLOT']"
 
 
-LAUNCH_NAMES = ["reproduce.training import spawned", "sweeps.process import ForkedProcess"]
-
-
-@FORKS
-@pytest.mark.parametrize("name", LAUNCH_NAMES)
-def test_a_process_receives_sigterm_when_its_parent_is_killed(name, tmp_path):
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl")
+def test_a_process_receives_sigterm_when_its_parent_is_killed(tmp_path):
     (tmp_path / "waiting.py").write_text(
         "import pathlib, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path('saved').touch()))\n"
         "pathlib.Path('ready').touch()\n"
         "time.sleep(100)\n"
     )
-    code = f"from ssl_vision.{name} as launch; import pathlib, time\n"
-    code += "process = launch(['fit', '--data=waiting.Data'], pathlib.Path('log'), {}); time.sleep(100)"
+    code = "from ssl_vision.reproduce.training import spawned; import pathlib, time\n"
+    code += "process = spawned(['fit', '--data=waiting.Data'], pathlib.Path('log'), {}); time.sleep(100)"
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
     wait_for(tmp_path / "ready")
     parent.kill()
@@ -464,7 +452,7 @@ def test_importing_reproduce_does_not_import_torch():
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0
 
 
-@FORKS
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl")
 @pytest.mark.long
 def test_reproduce_trains_and_evaluates_runs_on_digits(paper, capsys):
     """Two runs finish and fit refuses the third; a repetition does not run the finished ones again."""

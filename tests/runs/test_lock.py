@@ -15,7 +15,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 from ssl_vision.runs.checkpoint import read_checkpoint
-from ssl_vision.runs.lock import Lock
+from ssl_vision.runs.lock import HELD, Lock
 from ssl_vision.runs.record import RunRecord
 
 HOLDER_SCRIPT = "import sys, time; from ssl_vision.runs.lock import Lock; from pathlib import Path; "
@@ -55,6 +55,26 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path):
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+def test_child_shares_the_lock_until_both_processes_have_ended(tmp_path):
+    lock = Lock(tmp_path / "run" / ".lock")
+    lock.take()
+    descriptor = lock.share()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER_SCRIPT, str(lock.path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        pass_fds=[descriptor],
+        env={**os.environ, HELD: str(lock.path)},
+    ) as child:
+        os.close(descriptor)
+        assert child.stdout.readline() == "taken\n"
+        lock.release()
+        with pytest.raises(InputError, match=f"by process {child.pid} on "):
+            Lock(lock.path).take()
+        child.kill()
+    assert not lock.held
 
 
 def test_lock_of_killed_process_can_be_taken(tmp_path, holder):

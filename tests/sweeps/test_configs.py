@@ -1,6 +1,7 @@
 """Tests of the files in configs/sweep: both sweep engines read them, and fit accepts every value."""
 
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -9,9 +10,8 @@ from wandb.sdk.launch.sweeps.utils import create_sweep_command, load_sweep_confi
 from wandb.sdk.sweeps.scheduler.optuna import search_space_from_sweep_config
 
 from ssl_vision.main import main
-from ssl_vision.sweeps.macros import MACROS, expanded, is_fit
-from ssl_vision.sweeps.sweep_file import parse_sweep, read_sweep_file
-from ssl_vision.sweeps.trials import trials_of
+from ssl_vision.sweeps.sweep_file import DISTRIBUTIONS, MACROS, parse_sweep
+from ssl_vision.sweeps.trials import Plan, is_fit
 
 FILES = sorted((CONFIGS / "sweep").glob("*.yaml"))
 COUNTS = {
@@ -58,8 +58,8 @@ def covering_trials():
     """Return the first trial of each file, and those with a new option or value; numbers count as equal."""
     chosen, earlier_values = {}, set()
     for path in FILES:
-        file = read_sweep_file(path)
-        for trial in trials_of(file, cap=file.run_cap, seed=0):
+        plan = Plan(Path("runs/sweep"), path.read_text())
+        for trial in plan.trials:
             values = {
                 (name, "number" if isinstance(value, (int, float)) else str(value))
                 for name, value in trial.parameters.items()
@@ -80,11 +80,10 @@ def test_fit_accepts_every_value(path, monkeypatch, tmp_path):
 
     monkeypatch.chdir(CONFIGS.parent)
     monkeypatch.setattr("ssl_vision.cli.fit.FitCLI.instantiate_classes", stop)
-    file = read_sweep_file(path)
-    trials = trials_of(file, cap=file.run_cap, seed=0)
-    assert len(trials) == len({trial.name for trial in trials}) == COUNTS[path.stem]
+    plan = Plan(tmp_path, path.read_text())
+    assert len(plan.trials) == len({trial.name for trial in plan.trials}) == COUNTS[path.stem]
     for trial in COVERING[path]:
-        line = expanded(file.command, trial.parameters, program=file.program, json_file=tmp_path)
+        line = plan.train_command(trial)
         assert is_fit(line)
         with pytest.raises(Parsed):
             main(line[line.index("fit") :])
@@ -102,9 +101,9 @@ def test_wandb_reads_sweep_file(path):
 def test_sweeps_page_has_valid_examples_and_lists_macros_and_files():
     page = (CONFIGS.parent / "docs" / "sweeps.md").read_text()
     blocks = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
-    file = parse_sweep(blocks[0], where="docs")
-    assert len(trials_of(file, cap=None, seed=0)) == 12
+    assert len(Plan(Path("runs/sweep"), blocks[0]).trials) == 12
     for block in blocks[1:]:
         parse_sweep(yaml.safe_dump(yaml.safe_load(blocks[0]) | yaml.safe_load(block)), where="docs")
     assert all(f"`${{{macro}}}`" in page for macro in MACROS)
+    assert all(f"`{name}`" in page for name in DISTRIBUTIONS)
     assert all(f"`{path.name}`" in page for path in FILES)

@@ -12,7 +12,7 @@ from settings import TINY
 from sweeping import started, table, until
 
 from ssl_vision.main import main
-from ssl_vision.sweeps import evaluation
+from ssl_vision.sweeps.trials import Plan
 
 FIT = """
 import os, sys
@@ -42,9 +42,10 @@ if (run / "fails").exists():
     sys.exit("no such images")
 baselines = protocols[-1] == "baselines"
 protocols = protocols[: len(protocols) - baselines]
-row = {"features": "trained", "split": "test", "epoch": 1, "data": "Digits"}
+row = {"features": "trained", "split": "test", "epoch": 1, "data": "Digits", "test_images": 300}
 rows = [
-    {**row, "protocol": protocol, "metric": metric, "layer": layer, "value": 0.5 + 0.1 * (layer == "hidden")}
+    {**row, "protocol": protocol, "metric": metric, "layer": layer, "value": 0.5 + 0.1 * (layer == "hidden"),
+     "low": 0.45, "high": 0.55, "chance": 0.11}
     for protocol in protocols for metric in ("knn_top1", "linear_top1") for layer in ("backbone", "hidden")
 ]
 if baselines:
@@ -78,11 +79,11 @@ def stubs(tmp_path, monkeypatch):
         }
         (tmp_path / "trial.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
 
-        def line(plan, trial, protocols, *, baselines):
+        def command(plan, trial, protocols, *, baselines):
             words = [sys.executable, str(evaluate), str(plan.folder / trial.name), str(seconds), *protocols]
             return words + ["baselines"] * baselines
 
-        monkeypatch.setattr(evaluation, "evaluation_line", line)
+        monkeypatch.setattr(Plan, "evaluate_command", command)
         monkeypatch.setattr("ssl_vision.sweeps.sweep._check_trials", lambda plan: None)  # fit has no option x
         return [str(tmp_path / "trial.yaml"), f"--runs_dir={tmp_path}", "--workers=1", "--evaluate=macl"]
 
@@ -105,7 +106,11 @@ def test_finished_trials_are_evaluated_once_and_shown_beside_metric(stubs, sweep
         ("0", "0.0", "0.5"),
     ]
     assert rows[0]["test/linear_top1_hidden"] == "0.6"
-    assert "| x   | score | test/knn_top1, % | test/knn_top1_hidden, % | test/linear_top1, % |" in out
+    head, _, best, *_ = (
+        [c.strip() for c in line.split("|")[1:-1]] for line in out.splitlines() if "|" in line
+    )
+    assert head[5:7] == ["test/knn_top1, %", "test/knn_top1_hidden, %"]
+    assert best[5:7] == ["50.00 ± 5.00", "60.00 ± 5.00"]
     assert sweep(*args) == 0
     assert evaluations(tmp_path / "trial") == [["begin", "end"]] * 2
 
@@ -124,24 +129,26 @@ def test_finished_sweep_is_evaluated_later_by_missing_protocols(stubs, sweep, tm
 def test_baselines_are_measured_once_for_each_protocol_and_shown(stubs, sweep, tmp_path, capsys):
     args = [*stubs(count=3), "--evaluate=lightly"]
     assert sweep(*args) == 0
-    markdown = """
-| baseline          | test/knn_top1, % | test/lightly/knn_top1, % |
-| ----------------- | ---------------- | ------------------------ |
-| untrained network | 55.00            | 55.00                    |
-| raw pixels        | 25.00            | 25.00                    |
-"""
     folder = tmp_path / "trial"
-    assert markdown in capsys.readouterr().out
-    assert markdown in (folder / "sweep.md").read_text()
-    *trials, untrained, pixels = table(folder)
-    assert [row["state"] for row in trials] == ["finished"] * 3
-    assert [(row["name"], row["state"], row["test/knn_top1"]) for row in (untrained, pixels)] == [
+    for text in (capsys.readouterr().out, (folder / "sweep.md").read_text()):
+        lines = [
+            [cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if "|" in line
+        ]
+        place, images = lines[0].index("test/lightly/knn_top1, %"), lines[0].index("test images")
+        assert [(line[0], line[place], line[images]) for line in lines[-3:]] == [
+            ("untrained network", "55.00", "300"),
+            ("raw pixels", "25.00", "300"),
+            ("chance", "11.00", ""),
+        ]
+    rows = table(folder)
+    assert [row["state"] for row in rows[:-3]] == ["finished"] * 3
+    assert [(row["name"], row["state"], row["test/knn_top1"]) for row in rows[-3:]] == [
         ("untrained network", "baseline", "0.55"),
         ("raw pixels", "baseline", "0.25"),
+        ("chance", "baseline", "0.11"),
     ]
     page = (folder / "sweep.html").read_text()
     assert page.count('">untrained network</th>') == page.count('">raw pixels</th>') == 1
-    assert page.count('"name":"untrained network"') == page.count('"name":"raw pixels"') == 2
     features = [
         {row["features"] for row in json.loads((folder / f"x={i}/evaluation.json").read_text())}
         for i in range(3)
@@ -215,7 +222,7 @@ def test_custom_metric_name_may_start_with_test(sweep_path, sweep, tmp_path):
     program.write_text(
         "import os, pathlib\n"
         "run = pathlib.Path(os.environ['SSL_VISION_TRIAL'])\n"
-        "run.mkdir()\n"
+        "run.mkdir(exist_ok=True)\n"
         "(run / 'metrics.csv').write_text('step,epoch,test/score\\n0,0,0.5\\n')\n"
     )
     options = {"metric": {"name": "test/score"}, "command": [sys.executable, str(program)]}

@@ -1,5 +1,6 @@
 """Tests of the ``ssl-vision sweep`` command with real runs and with programs that train nothing."""
 
+import errno
 import importlib.util
 import multiprocessing
 import os
@@ -13,7 +14,6 @@ from pathlib import Path
 import pytest
 import yaml
 from equal import difference_of_runs
-from optuna.exceptions import StorageInternalError
 from settings import TINY
 
 from ssl_vision.main import main
@@ -63,7 +63,7 @@ def test_killed_run_resumes_bitwise_and_finished_run_is_unchanged(fit_file, tmp_
     assert difference_of_runs(trial, tmp_path / "whole") == ""
 
     shutil.copytree(trial, tmp_path / "before")  # as if the sweep was killed before it could record the end
-    (tmp_path / "digits" / "sweep.db").unlink()
+    (tmp_path / "digits" / "sweep.journal").unlink()
     assert main(args) == 0
     assert log.read_text().count("continuing from") == 2
     assert difference_of_runs(trial, tmp_path / "before") == ""
@@ -74,23 +74,22 @@ def test_killed_run_resumes_bitwise_and_finished_run_is_unchanged(fit_file, tmp_
 
 def test_dry_run_prints_commands_and_writes_nothing(sweep, fit_file, tmp_path, capsys):
     assert sweep(fit_file, "--dry_run", "--name=s", f"--runs_dir={tmp_path}", "--patience", "3") == 0
-    out = capsys.readouterr().out
-    assert "temperature=0.2\n" in out
-    last = out.splitlines()[3].split()
-    assert last[:4] == ["/usr/bin/env", sys.executable, "-m", "ssl_vision"]
-    assert last[-9:] == [
-        "--model.objective.temperature=0.5",
-        "--wandb=false",
-        "--report=false",
-        "--trainer.enable_progress_bar=false",
-        "--patience",
-        "3",
-        f"--runs_dir={tmp_path}/s",
-        "--name=temperature=0.5",
-        "--ckpt_path=last",
-    ]
-    assert out.endswith("2 trials\n")
+    count, varied, command, *trials = capsys.readouterr().out.splitlines()
+    assert count == "trials: 2"
+    assert varied == "they vary: temperature (2 values)"
+    words = command.split()
+    assert words[1:5] == ["/usr/bin/env", sys.executable, "-m", "ssl_vision"]
+    assert command.endswith(f" --patience 3 --runs_dir={tmp_path}/s --ckpt_path=last, and for each trial:")
+    assert trials == [f"--model.objective.temperature={t} --name=temperature={t}" for t in (0.2, 0.5)]
     assert [file.name for file in tmp_path.iterdir()] == ["digits.yaml"]
+
+
+def test_dry_run_of_bayes_prints_what_varies(sweep, sweep_path, capsys):
+    file = sweep_path({"x": {"min": 0.0, "max": 1.0}, "y": {"values": [1, 2]}}, method="bayes", run_cap=4)
+    assert sweep(file, "--dry_run") == 0
+    assert capsys.readouterr().out == (
+        "trials: 4, each chosen from the results of earlier ones\nthey vary: x, y (2 values)\n"
+    )
 
 
 def test_dry_run_names_trial_with_unknown_class_option(sweep, fit_file, capsys):
@@ -114,7 +113,7 @@ def test_options_after_file_come_last_and_identify_the_sweep(sweep, sweep_path, 
 
 
 def test_sweep_modules_do_not_import_torch():
-    modules = ("sweep", "cluster", "queue", "worker", "plot", "results_table")
+    modules = ("sweep", "study", "worker", "sweep_results")
     names = ", ".join(modules)
     code = f"import sys; from ssl_vision.sweeps import {names}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -125,17 +124,23 @@ def test_sweep_writes_expected_files(sweep, sweep_path, tmp_path, capsys):
     assert sweep(file, f"--runs_dir={tmp_path}") == 0
     folder = tmp_path / "trial"
     assert {each.name for each in folder.iterdir()} == {
-        ".locks", "logs", "x=1", "x=2", "sweep.yaml", "sweep.db", "sweep.csv", "sweep.md", "sweep.html",
+        "logs", "x=1", "x=2", "sweep.yaml", "sweep.journal", "sweep.csv", "sweep.md", "sweep.html",
     }  # fmt: skip
     assert (folder / "sweep.yaml").read_text() == (tmp_path / "trial.yaml").read_text()
     assert (folder / "sweep.md").read_text().strip() in capsys.readouterr().out
 
 
 def test_zero_workers_only_print_the_table(sweep, sweep_path, tmp_path, capsys):
-    file = sweep_path({"x": {"values": [1, 2]}})
-    assert sweep(file, f"--runs_dir={tmp_path}", "--workers=0") == 0
+    file = sweep_path({"x": {"values": [1, 2, 3]}})
+    assert sweep(file, f"--runs_dir={tmp_path}", "--workers=0", "--trials=2") == 0
     assert capsys.readouterr().out.count("waiting") == 2
     assert not (tmp_path / "trial" / "x=1").exists()
+
+
+def test_table_of_a_bayes_sweep_that_has_not_begun_is_empty(sweep, sweep_path, tmp_path, capsys):
+    file = sweep_path({"x": {"min": 0.0, "max": 1.0}}, method="bayes", run_cap=4)
+    assert sweep(file, f"--runs_dir={tmp_path}", "--workers=0") == 0
+    assert "0 of 4 trials done\n\nno trials yet\n" in capsys.readouterr().out
 
 
 def test_random_and_bayes_sweeps_rank_trials_by_metric(sweep, sweep_path, tmp_path):
@@ -143,7 +148,7 @@ def test_random_and_bayes_sweeps_rank_trials_by_metric(sweep, sweep_path, tmp_pa
         file = sweep_path({"x": {"min": 0.0, "max": 1.0}, "steps": {"value": 1}}, method=method, run_cap=4)
         assert sweep(file, f"--runs_dir={tmp_path}", f"--name={method}") == 0
         lines = (tmp_path / method / "sweep.md").read_text().splitlines()
-        xs = [float(line.split("|")[1]) for line in lines[2:6]]
+        xs = [float(line.split("|")[1]) for line in lines[4:8]]
         assert xs == sorted(xs, reverse=True)
         assert lines[-1].startswith("best: x=")
 
@@ -157,12 +162,6 @@ def test_trials_get_wandb_group_of_sweep_and_no_run_id(sweep, sweep_path, tmp_pa
     assert "group mine id" in (tmp_path / "mine" / "logs" / "cell.log").read_text().splitlines()
 
 
-def test_args_json_file_is_written(sweep, sweep_path, tmp_path):
-    file = sweep_path({"x": {"values": [1, 2]}}, command=["cat", "${args_json_file}"])
-    assert sweep(file, f"--runs_dir={tmp_path}") == 1
-    assert '{"x": 2}' in (tmp_path / "trial" / "logs" / "x=2.log").read_text()
-
-
 def test_submitit_jobs_run_the_trials(sweep, sweep_path, tmp_path, capsys):
     file = sweep_path({"x": {"values": [1, 2, 3, 4]}})
     jobs = ["--submitit.jobs=2", "--submitit.cluster=local", "--submitit.gpus=0", "--submitit.timeout_min=2"]
@@ -174,14 +173,14 @@ def test_submitit_jobs_run_the_trials(sweep, sweep_path, tmp_path, capsys):
 
 
 def test_zero_workers_submit_no_jobs(sweep, sweep_path, tmp_path, monkeypatch):
-    monkeypatch.setattr("ssl_vision.sweeps.cluster.submitted", lambda *_: pytest.fail("submitted"))
+    monkeypatch.setattr("ssl_vision.sweeps.sweep.submitted", lambda *_, **__: pytest.fail("submitted"))
     file = sweep_path({"x": {"values": [1, 2]}})
     assert sweep(file, f"--runs_dir={tmp_path}", "--submitit.jobs=2", "--workers=0") == 0
 
 
 def test_failed_jobs_give_a_nonzero_status(sweep, sweep_path, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("ssl_vision.sweeps.cluster.submitted", lambda *_: [])
-    monkeypatch.setattr("ssl_vision.sweeps.cluster.ended", lambda _: ["job 7: out of memory"])
+    monkeypatch.setattr("ssl_vision.sweeps.sweep.submitted", lambda *_, **__: [])
+    monkeypatch.setattr("ssl_vision.sweeps.sweep._wait", lambda _: ["job 7: out of memory"])
     file = sweep_path({"x": {"values": [1, 2]}})
     assert sweep(file, f"--runs_dir={tmp_path}", "--submitit.jobs=2") == 1
     assert "job 7: out of memory" in capsys.readouterr().err
@@ -262,13 +261,13 @@ def test_metric_that_no_trial_logs_is_refused(sweep, tmp_path, capsys, metric, o
     assert ("metric.name: no trial logs 'val/accuracy'" in error) == refused
 
 
-def test_unwritable_database_is_reported(sweep, sweep_path, tmp_path, monkeypatch, capsys):
-    def raise_disk_full(self):
-        raise StorageInternalError("An exception is raised during the commit.") from OSError("disk is full")
+def test_full_disk_is_reported(sweep, sweep_path, tmp_path, monkeypatch, capsys):
+    def raise_disk_full(self, logs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "sweep.journal")
 
-    monkeypatch.setattr("ssl_vision.sweeps.worker.Runner.run", raise_disk_full)
+    monkeypatch.setattr("optuna.storages.journal.JournalFileBackend.append_logs", raise_disk_full)
     assert sweep(sweep_path({"x": {"values": [1]}}), f"--runs_dir={tmp_path}") == 2
-    assert "sweep: the sweep's database cannot be written (disk is full); repeat" in capsys.readouterr().err
+    assert capsys.readouterr().err == "ssl-vision sweep: sweep.journal: No space left on device\n"
 
 
 @pytest.mark.parametrize(
