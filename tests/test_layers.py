@@ -158,7 +158,7 @@ CAPS = {
     "callbacks": (815, 13),
     "cli": (2019, 17),
     "compare": (1154, 9),
-    "data": (3196, 32),
+    "data": (3195, 32),
     "encoders": (305, 4),
     "evaluation": (2277, 19),
     "export": (644, 5),
