@@ -156,7 +156,7 @@ CAPS = {
     "callbacks": (685, 12),
     "cli": (1734, 19),
     "compare": (1154, 9),
-    "data": (3220, 32),
+    "data": (3199, 32),
     "encoders": (305, 4),
     "evaluation": (2180, 15),
     "export": (631, 5),

@@ -9,8 +9,6 @@ from unittest.mock import patch
 
 from pytorch_lightning.utilities import rank_zero_warn
 
-from ssl_vision.data.augment.views import Views
-from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS
 from ssl_vision.data.datasets.image_folder import NAMES
 from ssl_vision.data.datasets.map_data import MapData
 from ssl_vision.data.datasets.map_style import MapDataset
@@ -39,10 +37,8 @@ class HuggingFace(MapData):
         train_split: Split to train on. By default, train or training, or the only one.
         validation_split: Validation split. By default, val, valid or validation, if there is one.
         test_split: Test split. By default, test or testing, if there is one.
-        image_size: Side of the stored squares in pixels. By default, squares of one size up to 96 pixels keep
-            it, and other images become squares of the size of the views, but of at least 96 pixels.
-        views: Random views of the images.
-        **options: Options of `DecodedData` and `ImageData`. Nothing is downloaded unless `download` is set.
+        **options: Options of `MapData`, `DecodedData` and `ImageData`. Nothing is downloaded unless
+            `download` is set.
 
     Example:
         >>> data = HuggingFace(path="ylecun/mnist", image_size=28)
@@ -62,11 +58,9 @@ class HuggingFace(MapData):
         train_split: str | None = None,
         validation_split: str | None = None,
         test_split: str | None = None,
-        image_size: int | None = None,
-        views: Views = IMAGENET_VIEWS,
         **options: Any,
     ) -> None:
-        super().__init__(root="", image_size=image_size, views=views, **options)
+        super().__init__(root="", **options)
         self.path = path
         self.config = config
         self.image_column = image_column

@@ -11,8 +11,7 @@ from urllib.parse import quote
 import torch
 from pytorch_lightning.utilities import rank_zero_warn
 
-from ssl_vision.data.augment.views import Views
-from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, DecodedData, Undecoded
+from ssl_vision.data.datasets.decoded import DecodedData, Undecoded
 from ssl_vision.data.datasets.encoded import EncodedImages
 from ssl_vision.data.images import Images
 from ssl_vision.data.loading.decoding import squares
@@ -65,7 +64,6 @@ class ImageFolder(DecodedData):
             of the names above are recognised.
         test: Subfolder of the test split. By default, all of the names above are recognised.
         image_size: Side of the stored images in pixels.
-        views: Random views of the images.
         stream: Decode images again for each batch, in worker processes, and store no squares. By default,
             this is done if the squares of the train split take more than 64 GiB.
         workers: Number of worker processes for each device, 0 for none. Default: the number of cores, divided
@@ -92,12 +90,11 @@ class ImageFolder(DecodedData):
         val_folder: str = "val",
         test: str = "test",
         image_size: int = 96,
-        views: Views = IMAGENET_VIEWS,
         stream: bool | None = None,
         workers: int | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(root=root, views=views, image_size=image_size, **options)
+        super().__init__(root=root, image_size=image_size, **options)
         self.train, self.val_folder, self.test = map(os.path.expanduser, (train, val_folder, test))
         self.image_size = image_size
         self.stream = stream

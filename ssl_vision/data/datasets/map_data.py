@@ -12,8 +12,7 @@ from PIL import Image
 from pytorch_lightning.utilities import rank_zero_info
 from torch.utils import data as torch_data
 
-from ssl_vision.data.augment.views import Views
-from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, DecodedData, Undecoded, user_cache
+from ssl_vision.data.datasets.decoded import DecodedData, Undecoded, user_cache
 from ssl_vision.data.datasets.map_style import MapDataset, MultichannelImage, as_image, label_number
 from ssl_vision.data.images import Images, integer_classes, numbered
 from ssl_vision.data.loading.decoding import Decoded, decodable, square
@@ -45,22 +44,14 @@ class MapData(DecodedData):
             directory.
         image_size: Side of the stored squares in pixels. By default, squares of one size up to 96 pixels keep
             it, and other images become squares of the size of the views, but of at least 96 pixels.
-        views: Random views of the images.
         **options: Options of `DecodedData` and `ImageData`.
     """
 
     workers: int = 1
     """Number of threads that read items."""
 
-    def __init__(
-        self,
-        *,
-        root: str | Path,
-        image_size: int | None = None,
-        views: Views = IMAGENET_VIEWS,
-        **options: Any,
-    ) -> None:
-        super().__init__(root=root, views=views, image_size=image_size, **options)
+    def __init__(self, *, root: str | Path, image_size: int | None = None, **options: Any) -> None:
+        super().__init__(root=root, image_size=image_size, **options)
         self.image_size = image_size
         self._has_root = root != ""
         self._open: dict[Split, MapDataset] = {}
@@ -242,10 +233,7 @@ class Dataset(MapData):
         dataset: Class of the training images, with its arguments, or a function that returns the data set.
         val_dataset: The same for the validation split. Default: there is none.
         test_dataset: The same for the test split. Default: there is none.
-        image_size: Side of the stored squares in pixels. By default, squares of one size up to 96 pixels keep
-            it, and other images become squares of the size of the views, but of at least 96 pixels.
-        views: Random views of the images.
-        **options: Options of `DecodedData` and `ImageData`.
+        **options: Options of `MapData`, `DecodedData` and `ImageData`.
 
     Example:
         >>> from torchvision.datasets import FakeData
@@ -260,11 +248,9 @@ class Dataset(MapData):
         dataset: Callable[[], Sized] | Callable[[], torch_data.Dataset[Any]],
         val_dataset: Callable[[], Sized] | Callable[[], torch_data.Dataset[Any]] | None = None,
         test_dataset: Callable[[], Sized] | Callable[[], torch_data.Dataset[Any]] | None = None,
-        image_size: int | None = None,
-        views: Views = IMAGENET_VIEWS,
         **options: Any,
     ) -> None:
-        super().__init__(root="", image_size=image_size, views=views, **options)
+        super().__init__(root="", **options)
         self._factories = {"train": dataset, "val": val_dataset, "test": test_dataset}
 
     @property

@@ -35,7 +35,9 @@ from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked
 
 _VERSION = 4
-_OPTIONS = {"train": "--data.train", "val": "--data.val_files", "test": "--data.test"}
+_OPTIONS = {
+    "pretrain": "--data.train", "train": "--data.train", "val": "--data.val_files", "test": "--data.test",
+}  # fmt: skip
 _DIGITS = 6
 """Largest number of digits of a label that is the position of a class and not its name."""
 
@@ -94,7 +96,7 @@ class Shards(ImageData):
     ) -> None:
         super().__init__(root=root, views=views, **options)
         check_decoding(image_size, pixel_range)
-        self.patterns = {"train": train, "val": val_files, "test": test}
+        self.patterns = {"pretrain": train, "train": train, "val": val_files, "test": test}
         self.label_key = label_key
         self.image_size = image_size
         self.pixel_range = pixel_range
@@ -134,15 +136,14 @@ class Shards(ImageData):
         Raises:
             InputError: there are no tar files or images of the split.
         """
-        name = _stored(split)
-        if name not in self._indices:
+        pattern = self.patterns[split]
+        if pattern not in self._indices:
             paths = self._paths(split)
             if not paths:
-                pattern = self.root / self.patterns[name]
-                raise InputError(f"no files {pattern}; set their pattern with {_OPTIONS[name]}")
+                raise InputError(f"no files {self.root / pattern}; set their pattern with {_OPTIONS[split]}")
             place = cache_place(self.root, self.cache_dir)
-            self._indices[name] = index_tars(paths, place=place, label_key=self.label_key)
-        return self._indices[name]
+            self._indices[pattern] = index_tars(paths, place=place, label_key=self.label_key)
+        return self._indices[pattern]
 
     def prepare_data(self) -> None:
         """Index the tar files, in one process per machine."""
@@ -176,17 +177,13 @@ class Shards(ImageData):
         return Fingerprint(digest_of_content(digests.encode()), files={}, compared="names, sizes or labels")
 
     def _paths(self, split: Split) -> list[Path]:
-        name = _stored(split)
+        pattern = self.patterns[split]
         try:
-            return sorted(self.root.glob(self.patterns[name]))
+            return sorted(self.root.glob(pattern))
         except (ValueError, NotImplementedError) as error:
             raise InputError(
-                f"{_OPTIONS[name]} '{self.patterns[name]}' is not a pattern relative to {self.root} ({error})"
+                f"{_OPTIONS[split]} '{pattern}' is not a pattern relative to {self.root} ({error})"
             ) from error
-
-
-def _stored(split: Split) -> str:
-    return "train" if split == "pretrain" else split
 
 
 class _Sample(NamedTuple):

@@ -7,8 +7,6 @@ from typing import Any, cast
 
 from torchvision import datasets
 
-from ssl_vision.data.augment.views import Views
-from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS
 from ssl_vision.data.datasets.map_data import MapData
 from ssl_vision.data.datasets.map_style import MapDataset
 from ssl_vision.data.loading.download import absent, fetching
@@ -74,10 +72,7 @@ class Torchvision(MapData):
         name: Name of the class in torchvision.datasets, such as Flowers102.
         root: Directory that torchvision reads.
         arguments: Further arguments of the class, such as {"size": "160px"}.
-        image_size: Side of the stored squares in pixels. By default, squares of one size up to 96 pixels keep
-            it, and other images become squares of the size of the views, but of at least 96 pixels.
-        views: Random views of the images.
-        **options: Options of `DecodedData` and `ImageData`.
+        **options: Options of `MapData`, `DecodedData` and `ImageData`.
 
     Raises:
         InputError: torchvision has no such data set, or its images have no classes.
@@ -97,11 +92,9 @@ class Torchvision(MapData):
         name: str,
         root: str | Path = "data",
         arguments: dict[str, Any] | None = None,
-        image_size: int | None = None,
-        views: Views = IMAGENET_VIEWS,
         **options: Any,
     ) -> None:
-        super().__init__(root=root, image_size=image_size, views=views, **options)
+        super().__init__(root=root, **options)
         if name not in DATASETS or not hasattr(datasets, name):
             names = ", ".join(DATASETS)
             raise InputError(f"torchvision has no classification data set {name}; there are {names}")
