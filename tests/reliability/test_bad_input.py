@@ -482,7 +482,7 @@ DATA = [
     Case(
         "none but corrupt images",
         f"fit {FOLDER}",
-        r"none of the 2 images can be decoded, for example {here}/images/x\.jpg",
+        r"none of the 2 images can be decoded, for example {here}/images/x\.jpg \(UnidentifiedImageError: unknown image format\)",
         lambda here, run: [
             (images(here, "t/1.png"), (here / "images" / "t" / "1.png").unlink()),
             write_corrupt_images(here, "x.jpg", "y.png"),
