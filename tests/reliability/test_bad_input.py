@@ -134,7 +134,7 @@ EXPONENTIAL_YAML = b"".join(
 )
 
 KEYS = [
-    Case("no command of that name", "fti", r"unknown command 'fti'; available: fit, evaluate, .*"),
+    Case("no command of that name", "fti", r"unknown command 'fti', did you mean 'fit'\?"),
     Case(
         "a wrong key",
         "fit --model.encoder.widht=3",
