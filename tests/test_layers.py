@@ -106,7 +106,6 @@ ATTRIBUTES_BY_NAME = {
     "__init__.py": "a public function, imported when it is asked for",
     "evaluation/protocol.py": "a measurement that a protocol file names; options that change a protocol",
     "cli/classes.py": "a class that a config names",
-    "cli/fit.py": "the data class of a config; the rank, which Lightning sets in some environments only",
     # iterate over the fields of one of our own dataclasses, tuples or modules
     "report/explorer.py": "parameters of rules and margin losses, from a table; the objective of any network",
     "data/augment/options.py": "options",

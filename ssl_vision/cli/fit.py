@@ -1,6 +1,6 @@
 """The Lightning command line: ``fit`` and ``validate``."""
 
-import importlib
+import pydoc
 import signal
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -51,24 +51,10 @@ from ssl_vision.runs.weights import start_from
 from ssl_vision.tracking.wandb import mirror, mirror_ends, mirror_mode
 from ssl_vision.tracking.wandb_callback import WandbCallback
 
-_RECORDED = (
-    "name",
-    "seed_everything",
-    "model",
-    "data",
-    "trainer",
-    "metrics",
-    "gradients",
-    "initial_checkpoint",
-    "online_probe",
-    "patience",
-    "runs_dir",
-    "save_every_n_epochs",
-    "save_every_n_steps",
-    "wandb_artifacts",
-    "wandb_media",
-    "wandb",
-)
+_FIRST = ("name", "seed_everything", "model", "data", "trainer")
+"""First keys of config.yaml, which all other recorded options follow."""
+
+_NOT_RECORDED = ("ckpt_path", "overwrite", "report")
 
 
 register_type(torch.device, fail_already_registered=False)  # so that configs can be read back
@@ -204,7 +190,8 @@ def _start(command: str, cli: FitCLI) -> _Start:
     if config.metrics.k is None:
         config.metrics.k = knn_k(config.data.class_path)
     plain = yaml.safe_load(cli.parser.dump(config, skip_unset=False, skip_validation=True))
-    recorded: dict[str, Any] = below_home({key: plain[key] for key in _RECORDED})
+    others = [key for key in plain if key not in (*_FIRST, *_NOT_RECORDED)]
+    recorded: dict[str, Any] = below_home({key: plain[key] for key in (*_FIRST, *others)})
     recorded["name"] = config.name or derived_name(recorded)
     for key in ("model", "data", "trainer"):
         config[key] = expanded(config[key])
@@ -237,7 +224,7 @@ def _start(command: str, cli: FitCLI) -> _Start:
 
 
 def _first_process() -> bool:
-    return getattr(rank_zero_only, "rank", 0) == 0
+    return bool(vars(rank_zero_only)["rank"] == 0)
 
 
 def _build(start: _Start, add: Callable[[_Start, Namespace], dict[str, Any]]) -> tuple[Namespace, pl.Trainer]:
@@ -361,6 +348,5 @@ def _listed(value: Any) -> list[Any]:
 
 def knn_k(class_path: str) -> int:
     """Return the default number of neighbours of a data set."""
-    module, _, name = class_path.rpartition(".")
-    data = getattr(importlib.import_module(module), name)
-    return int(data.knn_k) if issubclass(data, ImageData) else ImageData.knn_k
+    data = pydoc.locate(class_path)
+    return data.knn_k if isinstance(data, type) and issubclass(data, ImageData) else ImageData.knn_k
