@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from typing import NamedTuple
 
 from ssl_vision._version import __version__
+from ssl_vision.cli.early_check import check_run
 from ssl_vision.cli.import_paths import local_modules
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.errors import InputError, Interrupted
@@ -143,6 +144,8 @@ def _execute(args: Sequence[str] | None) -> int:
     try:
         if name not in COMMANDS:
             raise InputError(f"unknown command '{name}'{closest_match(name, list(COMMANDS))}")
+        if name in ("evaluate", "export", "report"):
+            check_run(name, rest)
         with silenced() if is_quiet else nullcontext(), local_modules(rest):
             command = load(COMMANDS[name].module)
             one_line_warnings()

@@ -28,10 +28,10 @@ from ssl_vision.callbacks import (
     Times,
     WeightHistogram,
 )
-from ssl_vision.cli.classes import class_paths, expanded  # imports that make the short names of classes known
+from ssl_vision.cli.classes import expanded  # imports that make the short names of classes known
 from ssl_vision.cli.early_check import checked
 from ssl_vision.cli.fit_summary import nothing_left, summary, validated
-from ssl_vision.cli.import_paths import local_modules
+from ssl_vision.cli.import_paths import class_paths, local_modules
 from ssl_vision.cli.parser import ArgumentParser, one_line
 from ssl_vision.cli.progress_bar import RunBar
 from ssl_vision.cli.resume import check_config, checkpoint_at, knows_images, place_to_continue
