@@ -234,7 +234,7 @@ def _build(start: _Start, add: Callable[[_Start, Namespace], dict[str, Any]]) ->
         InputError: a constructor refuses a value.
     """
     try:
-        objects = start.cli.parser.instantiate_classes(start.cli.config)
+        objects = start.cli.parser.instantiate(start.cli.config)
         return objects, pl.Trainer(**{**objects.trainer, **add(start, objects)})
     except InputError:
         raise
