@@ -109,18 +109,6 @@ class _Start(NamedTuple):
     check: Callable[[], None]
 
 
-def run(args: Sequence[str]) -> dict[str, Any] | None:
-    """Run ``fit`` or ``validate``, the first of ``args``, with the options that follow; print a summary.
-
-    Returns:
-        Arguments of the report of a run that was trained, on the first process.
-    """
-    outcome = executed(args)
-    if outcome.message:
-        print(outcome.message)
-    return outcome.page
-
-
 def parsed(args: Sequence[str]) -> FitCLI:
     """Parse the options of ``fit`` or ``validate``, the first of ``args``, and their config files.
 

@@ -35,7 +35,10 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         fit = load("ssl_vision.cli.fit")
         one_line_warnings()
         with local_modules(options):  # also those that the config of a run directory names
-            page: dict[str, Any] | None = fit.run([command, *options])
+            outcome = fit.executed([command, *options])
+        if outcome.message:
+            print(outcome.message)
+        page: dict[str, Any] | None = outcome.page
     return page
 
 
