@@ -1,4 +1,4 @@
-"""What exact resume needs of Lightning beyond its public interface, in one place.
+"""What exact resume and Weights & Biases need of Lightning beyond its public interface, in one place.
 
 Lightning cannot continue a run exactly within an epoch through its public interface (its issues 18780 and
 19764). A test names each attribute that is used here, and fails when a release of Lightning drops it.
@@ -8,6 +8,7 @@ import copy
 from typing import Any
 
 import pytorch_lightning as pl
+from pytorch_lightning.loggers import WandbLogger
 
 
 def batches_of_epoch(trainer: pl.Trainer) -> int:
@@ -72,3 +73,8 @@ def take_sigterm(trainer: pl.Trainer) -> bool:
     connector = trainer._signal_connector
     received, connector.received_sigterm = connector.received_sigterm, False
     return received
+
+
+def remove_anonymous(logger: WandbLogger) -> None:
+    """Remove the setting ``anonymous``, which Lightning always passes to W&B, and about which W&B warns."""
+    del logger._wandb_init["anonymous"]

@@ -8,13 +8,14 @@ import signal
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ssl_vision._version import __version__
+from ssl_vision.cli.early_check import check_run
 from ssl_vision.cli.import_paths import local_modules
+from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.loading import load
 from ssl_vision.quiet import one_line_warnings, quiet, silenced
@@ -27,46 +28,44 @@ class Command(NamedTuple):
     writes the report of the run, whose path is printed.
 
     Args:
-        function: module and function, imported when the command is called.
+        module: module whose function ``run`` is the command, imported when the command is called.
         help: what the command does.
         group: heading under which the help lists it; "" for one that only ``ssl-vision help --all`` lists.
     """
 
-    function: str
+    module: str
     help: str
     group: str = ""
 
 
 COMMANDS = {
-    "fit": Command("ssl_vision.cli.fit_command:run", "pretrain an encoder", "one run"),
+    "fit": Command("ssl_vision.cli.fit_command", "pretrain an encoder", "one run"),
     "evaluate": Command(
-        "ssl_vision.evaluation.command:run", "evaluate a checkpoint under named protocols", "one run"
+        "ssl_vision.evaluation.command", "evaluate a checkpoint under named protocols", "one run"
     ),
-    "runs": Command("ssl_vision.compare.runs_table:run", "list runs", "many runs"),
-    "sweep": Command("ssl_vision.sweeps.sweep:run", "run the trials of a sweep file", "many runs"),
+    "runs": Command("ssl_vision.compare.runs_table", "list runs", "many runs"),
+    "sweep": Command("ssl_vision.sweeps.sweep", "run the trials of a sweep file", "many runs"),
     "compare": Command(
-        "ssl_vision.compare.compare:run", "compare runs with equal seeds, with statistics", "many runs"
+        "ssl_vision.compare.compare", "compare runs with equal seeds, with statistics", "many runs"
     ),
-    "choose": Command("ssl_vision.compare.choose:run", "choose a run without labels", "many runs"),
-    "reproduce": Command("ssl_vision.reproduce.reproduce:run", "reproduce the tables of papers", "many runs"),
-    "report": Command(
-        "ssl_vision.report.report:run", "write an HTML report of one or several runs", "outputs"
-    ),
-    "export": Command("ssl_vision.export.export:run", "export an encoder for other libraries", "outputs"),
+    "choose": Command("ssl_vision.compare.choose", "choose a run without labels", "many runs"),
+    "reproduce": Command("ssl_vision.reproduce.reproduce", "reproduce the tables of papers", "many runs"),
+    "report": Command("ssl_vision.report.report", "write an HTML report of one or several runs", "outputs"),
+    "export": Command("ssl_vision.export.export", "export an encoder for other libraries", "outputs"),
     "embed": Command(
-        "ssl_vision.export.embed:run", "write the features of a folder of images to a file", "outputs"
+        "ssl_vision.export.embed", "write the features of a folder of images to a file", "outputs"
     ),
     "list": Command(
-        "ssl_vision.cli.listing:run", "list objectives, encoders, methods, recipes and more", "information"
+        "ssl_vision.cli.listing", "list objectives, encoders, methods, recipes and more", "information"
     ),
-    "doctor": Command("ssl_vision.cli.doctor:run", "check packages, hardware and data sets", "information"),
-    "validate": Command("ssl_vision.cli.fit_command:run", "validate a checkpoint as during training"),
-    "data": Command("ssl_vision.cli.data_folder:run", "check a folder of images, or compute its statistics"),
-    "maps": Command("ssl_vision.report.maps.maps:run", "draw maps of objectives, as in the papers"),
+    "doctor": Command("ssl_vision.cli.doctor", "check packages, hardware and data sets", "information"),
+    "validate": Command("ssl_vision.cli.fit_command", "validate a checkpoint as during training"),
+    "data": Command("ssl_vision.cli.data_folder", "check a folder of images, or compute its statistics"),
+    "maps": Command("ssl_vision.report.maps.maps", "draw maps of objectives, as in the papers"),
 }
 """Commands by name. The first page of the help lists those that have a group."""
 
-_PAGE = "ssl_vision.report.report:write"
+_REPORT = "ssl_vision.report.report"
 _LONGEST = 1000
 
 _ADVICE = (
@@ -121,7 +120,7 @@ def main(args: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = _run(args)
+        code = _execute(args)
         print(end="", flush=True)
     except BrokenPipeError:
         nothing = os.open(os.devnull, os.O_WRONLY)
@@ -130,10 +129,10 @@ def main(args: Sequence[str] | None = None) -> int:
     return code
 
 
-def _run(args: Sequence[str] | None) -> int:
+def _execute(args: Sequence[str] | None) -> int:
     args = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in args or bool(os.environ.get("SSL_VISION_DEBUG"))
-    calm = "--quiet" in args or quiet()
+    is_quiet = "--quiet" in args or quiet()
     args = [arg for arg in args if arg not in ("--debug", "--quiet")]
     name, *rest = args or ["help"]
     if name in ("-h", "--help", "help"):
@@ -144,14 +143,15 @@ def _run(args: Sequence[str] | None) -> int:
         return 0
     try:
         if name not in COMMANDS:
-            raise InputError(f"unknown command '{name}'; available: {', '.join(COMMANDS)}")
-        function = COMMANDS[name].function
-        with silenced() if calm else nullcontext(), local_modules(rest):
-            command = _function(function)
+            raise InputError(f"unknown command '{name}'{closest_match(name, list(COMMANDS))}")
+        if name in ("evaluate", "export", "report"):
+            check_run(name, rest)
+        with silenced() if is_quiet else nullcontext(), local_modules(rest):
+            command = load(COMMANDS[name].module)
             one_line_warnings()
-            page = command([name, *rest] if name in ("fit", "validate") else rest)
-            report = None if page is None else _function(_PAGE)(**page)
-            if isinstance(report, Path) and not quiet():
+            page = command.run([name, *rest] if name in ("fit", "validate") else rest)
+            report = None if page is None else load(_REPORT).write(**page)
+            if report is not None and not quiet():
                 print(f"report: {report}")
     except KeyboardInterrupt:
         continuation = "; the same command with --ckpt_path last continues" if name == "fit" else ""
@@ -199,13 +199,6 @@ def _user_line(error: Exception) -> str:
     called = itertools.dropwhile(lambda frame: not frame[0].startswith(package), frames)
     user_lines = [f"{file}, line {line}" for file, line in called if not file.startswith(libraries)]
     return user_lines[-1] if user_lines else ""
-
-
-def _function(place: str) -> Callable[..., Any]:
-    """Import and return the function at an import path ``module:function``."""
-    module, _, name = place.partition(":")
-    function: Callable[..., Any] = getattr(load(module), name)
-    return function
 
 
 def _shortened(message: str) -> str:

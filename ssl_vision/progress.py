@@ -22,7 +22,7 @@ class Progress:
     seconds, and one at the end of a task of 2 seconds or more. Only the first process of a machine prints.
 
     Args:
-        what: Description of the task in a word or two, which can be changed while it runs.
+        task: Description of the task in a word or two, which can be changed while it runs.
         total: Number of units; None if it is unknown.
         unit: Name of the units, in the plural.
         done: Number of units that were done before.
@@ -33,9 +33,9 @@ class Progress:
     """
 
     def __init__(
-        self, what: str, total: float | None = None, *, unit: str = "", done: float = 0, lines: bool = True
+        self, task: str, total: float | None = None, *, unit: str = "", done: float = 0, lines: bool = True
     ) -> None:
-        self.what, self.total, self.unit, self.done, self.note = what, total, unit, done, ""
+        self.task, self.total, self.unit, self.done, self.note = task, total, unit, done, ""
         self._before = done
         silent = quiet() or os.environ.get("LOCAL_RANK", "0") != "0"
         terminal = sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
@@ -54,7 +54,7 @@ class Progress:
                 TextColumn("{task.fields[state]}", markup=False),
                 console=_console(), transient=True, redirect_stdout=sys.stdout.isatty(),
             )  # fmt: skip
-            self._task = self._bar.add_task(self.what, total=self.total, state="")
+            self._task_id = self._bar.add_task(self.task, total=self.total, state="")
             self._bar.start()
         return self
 
@@ -65,16 +65,16 @@ class Progress:
         elif self._writes and kind is None and seconds >= 2:
             done = self.done - self._before
             amount = f"{number(done)} {self.unit}".rstrip() if done else "done"
-            print(f"{self.what}: {amount} in {duration(seconds)}", file=sys.stderr, flush=True)
+            print(f"{self.task}: {amount} in {duration(seconds)}", file=sys.stderr, flush=True)
 
     def advance(self, count: float = 1) -> None:
         """Add completed units."""
         self.done += count
         if self._draws:
-            self._bar.update(self._task, description=self.what, completed=self.done, state=self.state())
+            self._bar.update(self._task_id, description=self.task, completed=self.done, state=self.state())
         elif self._writes and monotonic() - self._printed >= 30:
             self._printed = monotonic()
-            print(f"{self.what}: {self.state()}", file=sys.stderr, flush=True)
+            print(f"{self.task}: {self.state()}", file=sys.stderr, flush=True)
 
     def state(self) -> str:
         """Return amount, speed and remaining time on one line."""
@@ -88,18 +88,18 @@ class Progress:
         return ", ".join([*parts, *filter(None, [self.note])])
 
 
-def tracked(items: Iterable[T], what: str, *, total: int | None = None, unit: str = "") -> Iterator[T]:
+def tracked(items: Iterable[T], task: str, *, total: int | None = None, unit: str = "") -> Iterator[T]:
     """Iterate over items and show a `Progress`.
 
     Args:
         items: Iterable of the items.
-        what: Description of the task in a word or two.
+        task: Description of the task in a word or two.
         total: Number of items, if they have no length.
         unit: Name of the items, in the plural.
     """
     if total is None:
         total = len(items) if isinstance(items, Sized) else None
-    with Progress(what, total, unit=unit) as job:
+    with Progress(task, total, unit=unit) as job:
         for item in items:
             yield item
             job.advance()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _VARIABLE = "SSL_VISION_QUIET"
-_TALKERS = ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric")
+_LIGHTNING = ("pytorch_lightning", "lightning_fabric")
 
 
 def quiet() -> bool:
@@ -19,9 +19,9 @@ def quiet() -> bool:
 def silenced() -> Iterator[None]:
     """Context manager that prints only results and errors, in this process and in those that it starts."""
     before = os.environ.get(_VARIABLE)
-    levels = {name: logging.getLogger(name).level for name in _TALKERS}
+    levels = {name: logging.getLogger(name).level for name in _LIGHTNING}
     os.environ[_VARIABLE] = "1"
-    for name in _TALKERS:
+    for name in _LIGHTNING:
         logging.getLogger(name).setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
@@ -64,7 +64,7 @@ def without_noise() -> Iterator[None]:
 def _is_about_the_run(record: logging.LogRecord) -> bool:
     noise = (
         "TPU available", "GPU available", "litlogger", "litmodels", "Loading `train_dataloader`",
-        "Automatic Mixed Precision", "was configured so", "has Tensor Cores",
+        "Automatic Mixed Precision", "was configured so", "has Tensor Cores", "Restoring states",
+        "Restored all states", "Loaded model weights", "`Trainer.fit` stopped",
     )  # fmt: skip
-    replaced = ("Restoring states", "Restored all states", "`Trainer.fit` stopped")  # the run prints its own
-    return not any(word in record.getMessage() for word in (*noise, *replaced))
+    return not any(words in record.getMessage() for words in noise)

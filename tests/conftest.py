@@ -2,8 +2,10 @@
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from settings import TINY
@@ -25,7 +27,8 @@ def no_pages(request: pytest.FixtureRequest) -> Iterator[None]:
     """Disable the report of a run, except in the tests of reports."""
     with pytest.MonkeyPatch.context() as patch:
         if "report" not in request.path.parts:
-            patch.setattr("ssl_vision.main._PAGE", "builtins:dict")
+            patch.setitem(sys.modules, "no_report", SimpleNamespace(write=lambda **page: None))
+            patch.setattr("ssl_vision.main._REPORT", "no_report")
         yield
 
 

@@ -3,13 +3,12 @@
 Importing a module runs its code, so class names are checked before anything is imported.
 """
 
-import argparse
 import copy
 import inspect
 import os
 import pydoc
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import jsonargparse
@@ -23,55 +22,15 @@ import ssl_vision.data
 import ssl_vision.encoders
 import ssl_vision.methods
 import ssl_vision.objectives  # noqa: F401
-from ssl_vision.cli.import_paths import dotted, dotted_names, yaml_texts
+from ssl_vision.cli.import_paths import class_paths, dotted_names, refusal, yaml_texts
 from ssl_vision.cli.parser import one_line
 from ssl_vision.encoders import Timm
 from ssl_vision.errors import InputError
 from ssl_vision.runs.folder import above_home
 
-_OPTION = "--allow_class"
 _PACKAGES = ("ssl_vision.data.", "ssl_vision.encoders.", "ssl_vision.methods.", "ssl_vision.objectives.")
 _FOLDERS = ("cache_dir", "path", "root", "test", "train")
 """Data options whose values are paths, which may look like import paths: ``data.v1``."""
-
-
-def add_allow_class(parser: jsonargparse.ArgumentParser) -> None:
-    """Add the option ``--allow_class`` to a command that builds objects from a checkpoint."""
-    parser.add_argument(
-        _OPTION,
-        action="append",
-        type=str,
-        default=[],
-        help="Allow the run to name a class outside ssl_vision, given as module.Class; may be repeated.",
-    )
-
-
-def allowed_classes(args: Sequence[str]) -> list[str]:
-    """Return the values of ``--allow_class`` in unparsed arguments.
-
-    Raises:
-        InputError: a value is not an import path.
-    """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument(_OPTION, action="append", default=[])
-    try:
-        allow_class: list[str] = parser.parse_known_args(list(args))[0].allow_class
-    except argparse.ArgumentError as error:
-        raise InputError(str(error)) from error
-    for name in allow_class:
-        if not dotted(name):
-            raise InputError(f"{_OPTION} {name}: expected module.Class")
-    return allow_class
-
-
-def class_paths(config: Any) -> Iterator[str]:
-    """Iterate over the class paths in a config, at any depth."""
-    if isinstance(config, Mapping):
-        if isinstance(config.get("class_path"), str):
-            yield config["class_path"]
-        config = list(config.values())
-    for value in config if isinstance(config, (list, tuple)) else ():
-        yield from class_paths(value)
 
 
 def outside_classes(config: Any) -> list[str]:
@@ -141,7 +100,7 @@ def _parse(
         raise InputError(f"{where}: the run's config has no valid {key}: {one_line(str(error))}") from error
     for name in class_paths(parsed.as_dict()):  # short names are resolved and their modules imported by now
         if not _registered(name) and not any(_is_same_class(name, other) for other in allow_class):
-            raise _refusal(name, where)
+            raise refusal(name, where)
     return parser, parsed
 
 
@@ -159,7 +118,7 @@ def _check_names(section: Any, where: object, allow_class: Collection[str]) -> N
     """Check all names that the parser may import, and that no value is the path of another config file."""
     for name in dotted_names(section):
         if name not in allow_class and not _registered(name):
-            raise _refusal(name, where)
+            raise refusal(name, where)
     for value in _string_values(section, allow_class):
         path = os.path.expanduser(value)
         if os.path.exists(path) and not os.path.isdir(path):
@@ -170,29 +129,21 @@ def _string_values(section: Any, allow_class: Collection[str]) -> Iterator[str]:
     """Iterate over the strings in a section, except for options of allowed classes, which may be files."""
     if isinstance(section, str):
         yield section
-        inner = yaml_texts(section)
-        if isinstance(inner, (dict, list)):
-            yield from _string_values(inner, allow_class)
-    elif isinstance(section, list):
-        for value in section:
-            yield from _string_values(value, allow_class)
-    elif isinstance(section, dict):
+        section = yaml_texts(section)
+    if isinstance(section, list):
+        section = dict(enumerate(section))
+    if isinstance(section, dict):
         trusted = section.get("class_path") in allow_class
         for key, value in section.items():
-            options = value if trusted and key == "init_args" and isinstance(value, dict) else None
-            values = (
-                [option for option in options.values() if isinstance(option, dict)] if options else [value]
-            )
-            for checked in values:
-                yield from _string_values(checked, allow_class)
+            if trusted and key == "init_args" and isinstance(value, dict):
+                value = [option for option in value.values() if isinstance(option, dict)]
+            yield from _string_values(value, allow_class)
 
 
 def _without_folders(section: Any) -> Any:
     """Remove the directories from the options of a data module of this package."""
-    if not isinstance(section, dict) or not _registered(str(section.get("class_path"))):
-        return section
-    options = section.get("init_args")
-    if not isinstance(options, dict):
+    options = section.get("init_args") if isinstance(section, dict) else None
+    if not isinstance(options, dict) or not _registered(str(section.get("class_path"))):
         return section
     return section | {"init_args": {key: value for key, value in options.items() if key not in _FOLDERS}}
 
@@ -212,10 +163,3 @@ def _is_same_class(name: str, other: str) -> bool:
     """Return True if two names refer to the same class, for example in its module and in its package."""
     cls = pydoc.locate(name)
     return name == other or (cls is not None and cls is pydoc.locate(other))
-
-
-def _refusal(name: str, where: object) -> InputError:
-    return InputError(
-        f"{where}: names the class {name}, which is not part of ssl_vision; "
-        f"if you trust its code, add {_OPTION} {name}; in Python, give allow_class=['{name}']"
-    )

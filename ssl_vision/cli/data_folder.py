@@ -3,6 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from math import prod
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -60,11 +61,8 @@ def run(args: Sequence[str]) -> None:
         root=options.folder, image_size=options.image_size, pixel_range=options.pixel_range, val="train"
     )
     if options.action == "check":
-        print(
-            "\n".join(
-                _checked([file for split in _SPLITS if data.has(split) for file in _files(data, split)])
-            )
-        )
+        files = [file for split in _SPLITS if data.has(split) for file in _files(data, split)]
+        print("\n".join(_report(files)))
     else:
         mean, std = channel_statistics(data)
         print(f"--data.views.mean {_listed(mean)} --data.views.std {_listed(std)}")
@@ -108,7 +106,7 @@ def _files(data: ImageFolder, split: Split) -> Iterator[ImageFile]:
     return iter(tracked(files, f"checking {split}", total=len(listing.names), unit="images"))
 
 
-def _checked(files: list[ImageFile]) -> Iterator[str]:
+def _report(files: list[ImageFile]) -> Iterator[str]:
     """Yield the lines of a report."""
     copies: dict[str, list[ImageFile]] = defaultdict(list)
     groups: dict[tuple[str, str], list[ImageFile]] = defaultdict(list)
@@ -120,8 +118,8 @@ def _checked(files: list[ImageFile]) -> Iterator[str]:
     repeated = {file.path for group in equal for file in group[1:]}
     rows = [["split", "class", "images", "damaged", "copies", "smallest", "largest"]]
     for (split, label), group in groups.items():
-        sizes = sorted((file.size for file in group if not file.damage), key=lambda size: size[0] * size[1])
-        ends = [f"{width} x {height}" for width, height in (sizes[0], sizes[-1])] if sizes else ["", ""]
+        sizes = [file.size for file in group if not file.damage] or [(0, 0)]
+        ends = [f"{width} x {height}" for width, height in (min(sizes, key=prod), max(sizes, key=prod))]
         damaged, same = sum(bool(file.damage) for file in group), sum(file.path in repeated for file in group)
         rows.append([split, label or "-", str(len(group)), str(damaged), str(same), *ends])
     yield aligned(rows, left=len(rows[0]))

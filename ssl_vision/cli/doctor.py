@@ -24,13 +24,13 @@ _CPUINFO, _DRIVER = Path("/proc/cpuinfo"), Path("/dev/nvidiactl")
 
 
 class Check(NamedTuple):
-    """Result of one check.
+    """A check and its result.
 
     The state ``note`` marks possible improvements, ``broken`` problems that must be fixed.
     """
 
     name: str
-    found: str
+    result: str
     state: Literal["ok", "note", "broken"] = "ok"
     advice: str = ""
     """How to fix or improve it; empty if nothing has to be done."""
@@ -50,7 +50,7 @@ def run(args: Sequence[str]) -> None:
         checks = [*packages(), *machine(Path(options.runs_dir)), *data_sets(Path(options.root).expanduser())]
     width = max(len(check.name) for check in checks)
     for check in checks:
-        print(f"{check.state:<6}  {check.name:<{width}}  {check.found}")
+        print(f"{check.state:<6}  {check.name:<{width}}  {check.result}")
         if check.advice:
             print(f"{'':<{width + 10}}to do: {check.advice}")
     broken = ", ".join(check.name for check in checks if check.state == "broken")
@@ -68,8 +68,8 @@ def packages() -> Iterator[Check]:
         if needed.marker is None or needed.marker.evaluate({"extra": ""}):
             version = _version(needed.name)
             if version is None or not needed.specifier.contains(version, prereleases=True):
-                found = f"{version}, not {needed.specifier}" if version else "not installed"
-                yield Check(needed.name, found, "broken", f"pip install '{needed}'")
+                result = f"{version}, not {needed.specifier}" if version else "not installed"
+                yield Check(needed.name, result, "broken", f"pip install '{needed}'")
     for name in _IMPORTED:
         module = _loaded(name)
         if isinstance(module, str):
@@ -83,25 +83,20 @@ def packages() -> Iterator[Check]:
 def _faiss() -> Check:
     """Check FAISS, whose two builds conflict, as both install the same files."""
     builds = [name for name in ("faiss-cpu", "faiss-gpu") if _version(name)]
-    if len(builds) > 1:
-        advice = "pip uninstall -y faiss-cpu faiss-gpu, then install one of them"
-        return Check("FAISS", "faiss-cpu and faiss-gpu conflict", "broken", advice)
-    faiss = _loaded("faiss")
     if not builds:
         advice = "pip install -e '.[cpu]' or '.[gpu]'"
         return Check("FAISS", "not installed; torch is used instead", "note", advice)
-    if isinstance(faiss, str) or not hasattr(
-        faiss, "IndexFlatIP"
-    ):  # of a partly removed build, a folder remains
-        found = faiss if isinstance(faiss, str) else "its files are missing"
-        return Check(
-            "FAISS", f"cannot be imported: {found}", "broken", f"pip install --force-reinstall {builds[0]}"
-        )
-    found, torch = f"{builds[0]} {_version(builds[0])}", _loaded("torch")
+    if len(builds) > 1:
+        advice = "pip uninstall -y faiss-cpu faiss-gpu, then install one of them"
+        return Check("FAISS", "faiss-cpu and faiss-gpu conflict", "broken", advice)
+    result, torch = f"{builds[0]} {_version(builds[0])}", _loaded("torch")
+    if not hasattr(_loaded("faiss"), "IndexFlatIP"):  # of a partly removed build, a folder remains
+        advice = f"pip install --force-reinstall {builds[0]}"
+        return Check("FAISS", f"{result} cannot be imported", "broken", advice)
     if builds == ["faiss-cpu"] and not isinstance(torch, str) and torch.cuda.is_available():
         advice = "pip uninstall -y faiss-cpu; pip install -e '.[gpu]'"
-        return Check("FAISS", f"{found}, does not use the GPU", "note", advice)
-    return Check("FAISS", found)
+        return Check("FAISS", f"{result}, does not use the GPU", "note", advice)
+    return Check("FAISS", result)
 
 
 def machine(runs_dir: Path) -> Iterator[Check]:
@@ -110,11 +105,9 @@ def machine(runs_dir: Path) -> Iterator[Check]:
     if not isinstance(torch, str):
         yield from _devices(torch)
         cores, threads = len(os.sched_getaffinity(0)), torch.get_num_threads()
-        if threads > cores:
-            advice = f"OMP_NUM_THREADS={cores} keeps threads from waiting for each other"
-            yield Check("cores", f"{cores}, {threads} threads in torch", "note", advice)
-        else:
-            yield Check("cores", f"{cores}, {threads} threads in torch")
+        check = Check("cores", f"{cores}, {threads} threads in torch")
+        advice = f"OMP_NUM_THREADS={cores} keeps threads from waiting for each other"
+        yield check._replace(state="note", advice=advice) if threads > cores else check
     words = set(_CPUINFO.read_text(encoding="utf-8").split()) if _CPUINFO.exists() else set()
     flags = [name for name in ("amx_bf16", "avx512_bf16", "bf16") if name in words]
     yield Check("bfloat16", f"supported by the CPU ({', '.join(flags)})" if flags else "slow on this CPU")
@@ -125,26 +118,27 @@ def machine(runs_dir: Path) -> Iterator[Check]:
         with tempfile.TemporaryFile(dir=folder):
             yield Check("runs", f"{runs_dir}, {shutil.disk_usage(folder).free / 1e9:.1f} GB free")
     except OSError as error:
-        found = f"{runs_dir} cannot be written ({error.strerror})"
-        yield Check("runs", found, "broken", "choose another directory with --runs_dir")
+        result = f"{runs_dir} cannot be written ({error.strerror})"
+        yield Check("runs", result, "broken", "choose another directory with --runs_dir")
 
 
 def _devices(torch: Any) -> Iterator[Check]:
     build = torch.version.cuda
-    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        gpu = torch.cuda.get_device_properties(index)
-        bf16 = "with" if gpu.major >= 8 else "without"
-        yield Check(
-            f"GPU {index}", f"{gpu.name}, {gpu.total_memory / 1e9:.1f} GB, {bf16} bfloat16, CUDA {build}"
-        )
-    if not torch.cuda.is_available() and not _DRIVER.exists():
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            gpu = torch.cuda.get_device_properties(index)
+            bf16 = "with" if gpu.major >= 8 else "without"
+            result = f"{gpu.name}, {gpu.total_memory / 1e9:.1f} GB, {bf16} bfloat16, CUDA {build}"
+            yield Check(f"GPU {index}", result)
+    elif not _DRIVER.exists():
         yield Check("GPU", "none; training uses the CPU")
-    elif not torch.cuda.is_available():
-        found = f"torch for CUDA {build} cannot use it" if build else "torch is built without CUDA"
-        advice = (
-            f"update the NVIDIA driver to one for CUDA {build}" if build else "install a CUDA build of torch"
+    elif build:
+        advice = f"update the NVIDIA driver to one for CUDA {build}"
+        yield Check("GPU", f"present, but torch for CUDA {build} cannot use it", "note", advice)
+    else:
+        yield Check(
+            "GPU", "present, but torch is built without CUDA", "note", "install a CUDA build of torch"
         )
-        yield Check("GPU", f"present, but {found}", "note", advice)
 
 
 def data_sets(root: Path) -> Iterator[Check]:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ssl_vision.cli.choices import ClassDescription, classes_of, option_names
-from ssl_vision.cli.import_paths import dotted, yaml_texts
+from ssl_vision.cli.import_paths import allowed_classes, class_paths, dotted, refusal, yaml_texts
 from ssl_vision.cli.recipes import with_recipes
 from ssl_vision.cli.suggestions import closest_match, closest_option
 from ssl_vision.descriptions import read_catalogue
 from ssl_vision.errors import InputError
 from ssl_vision.runs.reading import read_yaml
+from ssl_vision.runs.registry import Run
 
 _FLAGS = ("help", "h", "print_config")
 _OTHERS = ("ckpt_path", "config", "c", "seed_everything", *_FLAGS)
@@ -56,6 +57,25 @@ def check_classes(options: Sequence[str]) -> None:
     for name, value in _settings(options):
         if name.partition(".")[0] in ("data", "encoder"):
             _check(name, value, chosen)
+
+
+def check_run(command: str, args: Sequence[str]) -> None:
+    """Check the run or checkpoint that ``evaluate``, ``export`` or ``report`` begins with.
+
+    Raises:
+        InputError: it does not exist, or its model has a class that is not allowed.
+    """
+    allow_class = allowed_classes(args)
+    if not args or args[0].startswith(("-", "~")) or "://" in args[0]:
+        return
+    path = Path(args[0])
+    if not path.exists():
+        raise InputError(f"{path}: no such {'directory' if command == 'report' else 'checkpoint'}")
+    run = Run(path)
+    if command != "report" and not allow_class and run.folder.config_file.is_file():
+        for name in class_paths(run.config.get("model")):
+            if not name.startswith("ssl_vision."):
+                raise refusal(name, run.folder.config_file)
 
 
 def _settings(options: Sequence[str]) -> Iterator[tuple[str, Any]]:

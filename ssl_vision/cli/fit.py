@@ -1,6 +1,6 @@
 """The Lightning command line: ``fit`` and ``validate``."""
 
-import importlib
+import pydoc
 import signal
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -28,10 +28,10 @@ from ssl_vision.callbacks import (
     Times,
     WeightHistogram,
 )
-from ssl_vision.cli.classes import class_paths, expanded  # imports that make the short names of classes known
+from ssl_vision.cli.classes import expanded  # imports that make the short names of classes known
 from ssl_vision.cli.early_check import checked
 from ssl_vision.cli.fit_summary import nothing_left, summary, validated
-from ssl_vision.cli.import_paths import local_modules
+from ssl_vision.cli.import_paths import class_paths, local_modules
 from ssl_vision.cli.parser import ArgumentParser, one_line
 from ssl_vision.cli.progress_bar import RunBar
 from ssl_vision.cli.resume import check_config, checkpoint_at, knows_images, place_to_continue
@@ -51,24 +51,10 @@ from ssl_vision.runs.weights import start_from
 from ssl_vision.tracking.wandb import mirror, mirror_ends, mirror_mode
 from ssl_vision.tracking.wandb_callback import WandbCallback
 
-_RECORDED = (
-    "name",
-    "seed_everything",
-    "model",
-    "data",
-    "trainer",
-    "metrics",
-    "gradients",
-    "initial_checkpoint",
-    "online_probe",
-    "patience",
-    "runs_dir",
-    "save_every_n_epochs",
-    "save_every_n_steps",
-    "wandb_artifacts",
-    "wandb_media",
-    "wandb",
-)
+_FIRST = ("name", "seed_everything", "model", "data", "trainer")
+"""First keys of config.yaml, which all other recorded options follow."""
+
+_NOT_RECORDED = ("ckpt_path", "overwrite", "report")
 
 
 register_type(torch.device, fail_already_registered=False)  # so that configs can be read back
@@ -121,18 +107,6 @@ class _Start(NamedTuple):
     folder: RunFolder
     checkpoint: Checkpoint | None
     check: Callable[[], None]
-
-
-def run(args: Sequence[str]) -> dict[str, Any] | None:
-    """Run ``fit`` or ``validate``, the first of ``args``, with the options that follow; print a summary.
-
-    Returns:
-        Arguments of the report of a run that was trained, on the first process.
-    """
-    outcome = executed(args)
-    if outcome.message:
-        print(outcome.message)
-    return outcome.page
 
 
 def parsed(args: Sequence[str]) -> FitCLI:
@@ -204,7 +178,8 @@ def _start(command: str, cli: FitCLI) -> _Start:
     if config.metrics.k is None:
         config.metrics.k = knn_k(config.data.class_path)
     plain = yaml.safe_load(cli.parser.dump(config, skip_unset=False, skip_validation=True))
-    recorded: dict[str, Any] = below_home({key: plain[key] for key in _RECORDED})
+    others = [key for key in plain if key not in (*_FIRST, *_NOT_RECORDED)]
+    recorded: dict[str, Any] = below_home({key: plain[key] for key in (*_FIRST, *others)})
     recorded["name"] = config.name or derived_name(recorded)
     for key in ("model", "data", "trainer"):
         config[key] = expanded(config[key])
@@ -237,7 +212,7 @@ def _start(command: str, cli: FitCLI) -> _Start:
 
 
 def _first_process() -> bool:
-    return getattr(rank_zero_only, "rank", 0) == 0
+    return bool(vars(rank_zero_only)["rank"] == 0)
 
 
 def _build(start: _Start, add: Callable[[_Start, Namespace], dict[str, Any]]) -> tuple[Namespace, pl.Trainer]:
@@ -247,7 +222,7 @@ def _build(start: _Start, add: Callable[[_Start, Namespace], dict[str, Any]]) ->
         InputError: a constructor refuses a value.
     """
     try:
-        objects = start.cli.parser.instantiate_classes(start.cli.config)
+        objects = start.cli.parser.instantiate(start.cli.config)
         return objects, pl.Trainer(**{**objects.trainer, **add(start, objects)})
     except InputError:
         raise
@@ -361,6 +336,5 @@ def _listed(value: Any) -> list[Any]:
 
 def knn_k(class_path: str) -> int:
     """Return the default number of neighbours of a data set."""
-    module, _, name = class_path.rpartition(".")
-    data = getattr(importlib.import_module(module), name)
-    return int(data.knn_k) if issubclass(data, ImageData) else ImageData.knn_k
+    data = pydoc.locate(class_path)
+    return data.knn_k if isinstance(data, type) and issubclass(data, ImageData) else ImageData.knn_k

@@ -25,7 +25,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         Arguments of the report of a run that was trained, on the first process.
     """
     command, *given = args
-    with _of_run(given) as options:
+    with _replaced_run(given) as options:
         if command == "fit" or any(".help" in option for option in options):
             text = requested_help(with_recipes(options))
             if text is not None:
@@ -35,12 +35,15 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         fit = load("ssl_vision.cli.fit")
         one_line_warnings()
         with local_modules(options):  # also those that the config of a run directory names
-            page: dict[str, Any] | None = fit.run([command, *options])
+            outcome = fit.executed([command, *options])
+        if outcome.message:
+            print(outcome.message)
+        page: dict[str, Any] | None = outcome.page
     return page
 
 
 @contextmanager
-def _of_run(options: Sequence[str]) -> Iterator[list[str]]:
+def _replaced_run(options: Sequence[str]) -> Iterator[list[str]]:
     """Replace a run directory before the options by the options with which the run continues.
 
     Raises:

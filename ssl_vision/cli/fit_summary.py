@@ -8,7 +8,6 @@ from typing import Any
 from ssl_vision.cli.classes import outside_classes
 from ssl_vision.data import ImageData
 from ssl_vision.descriptions import described, description_of
-from ssl_vision.errors import InputError
 from ssl_vision.progress import duration, epochs_text, number
 from ssl_vision.runs.checkpoint import Checkpoint
 from ssl_vision.runs.csv_files import last_value
@@ -28,7 +27,22 @@ def summary(
             test split.
         report: True if the report is written, so that its command is left out.
     """
-    return "\n".join(_lines(run, images, data, report))
+    seconds = "" if run.seconds is None else f" in {duration(run.seconds)}"
+    settings = f"{run.setting('objective')} on {run.setting('data')}, seed {run.setting('seed')}"
+    facts = dict(_facts(run, images))
+    width = max(map(len, facts))
+    lines = [f"{run.name}: {_length(run)}{seconds} ({settings})"]
+    lines += [f"  {name:<{width}}  {value}" for name, value in facts.items()]
+    lines += validation_lines(run)
+    folder = shlex.quote(str(run.folder.path))
+    outside = outside_classes([run.config["model"], run.config["data"]])
+    folder += "".join(f" --allow_class {name}" for name in outside)
+    options, split = _evaluation(data)
+    if split:
+        lines.append(f"next: ssl-vision evaluate {folder}{options}   kNN and a linear probe on {split}")
+    if not report:
+        lines.append(f"next: ssl-vision report {folder}     an HTML report with a map of the images")
+    return "\n".join(lines)
 
 
 def nothing_left(config: Mapping[str, Any], *, epochs: int, steps: int, early: str | None = None) -> str:
@@ -40,38 +54,19 @@ def nothing_left(config: Mapping[str, Any], *, epochs: int, steps: int, early: s
         steps: optimizer steps done.
         early: why early stopping has ended the run; None if it has not.
     """
-    trainer = config["trainer"]
     if early is not None:
         reason = early.partition(" Signaling")[0]
         return f"nothing was left to train: EarlyStopping ended the run after {epochs_text(epochs)}: {reason}"
-    ended = 0 < (trainer["max_steps"] or -1) <= steps
-    key, done = ("max_steps", steps) if ended else ("max_epochs", epochs)
-    if not ended and not 0 < (trainer["max_epochs"] or -1) <= epochs:
-        limit = f"--trainer.max_time {trainer['max_time']}"
-        return f"nothing was left to train: {limit} has passed; a larger value continues the run"
-    advice = "a larger value continues the run"
+    trainer, advice = config["trainer"], "a larger value continues the run"
+    if 0 < (trainer["max_steps"] or -1) <= steps:
+        key, done = "max_steps", steps
+    elif 0 < (trainer["max_epochs"] or -1) <= epochs:
+        key, done = "max_epochs", epochs
+    else:
+        return f"nothing was left to train: --trainer.max_time {trainer['max_time']} has passed; {advice}"
     if f"trainer.{key}" in significant(config):
         advice = "the schedule ends there; start a longer run with another --name"
     return f"nothing was left to train: {done} of --trainer.{key} {trainer[key]} are done; {advice}"
-
-
-def _lines(run: Run, images: int | None, data: ImageData | None, report: bool) -> Iterator[str]:
-    seconds = "" if run.seconds is None else f" in {duration(run.seconds)}"
-    settings = f"{run.setting('objective')} on {run.setting('data')}, seed {run.setting('seed')}"
-    yield f"{run.name}: {_length(run)}{seconds} ({settings})"
-    facts = dict(_facts(run, images))
-    width = max(map(len, facts))
-    for name, value in facts.items():
-        yield f"  {name:<{width}}  {value}"
-    yield from validation_lines(run)
-    folder = shlex.quote(str(run.folder.path))
-    outside = outside_classes([run.config["model"], run.config["data"]])
-    folder += "".join(f" --allow_class {name}" for name in outside)
-    options, split = _evaluation(data)
-    if split:
-        yield f"next: ssl-vision evaluate {folder}{options}   kNN and a linear probe on {split}"
-    if not report:
-        yield f"next: ssl-vision report {folder}     an HTML report with a map of the images"
 
 
 def _length(run: Run) -> str:
@@ -86,19 +81,11 @@ def _length(run: Run) -> str:
 
 def _evaluation(data: ImageData | None) -> tuple[str, str]:
     """Return the options of an evaluation and the images that it classifies; empty strings without labels."""
-    if data is None:
-        return "", "the test split"
-    if not data.num_classes:
+    if data is not None and not data.num_classes:
         return "", ""
-    if data.test_share:
-        return "", "the held-out test images"
-    try:
-        splits = [split for split in ("test", "val") if data.has(split)]
-    except InputError:  # the chosen folder of a split does not exist
-        splits = []
-    if "test" in splits:
+    if data is None or data.test_share or data.has("test"):
         return "", "the test split"
-    if splits:
+    if data.has("val"):
         return "", "the validation split; there is no test split"
     return " --data.test FOLDER", "labelled images in FOLDER; there is no test split"
 

@@ -1,8 +1,9 @@
 """Import paths in commands and config files, and imports from the current directory."""
 
+import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 import yaml
 
 from ssl_vision.errors import InputError
-from ssl_vision.runs.reading import read_yaml
+from ssl_vision.runs.reading import check_yaml, read_yaml
 
+ALLOW_CLASS = "--allow_class"
 _FILES = (".yaml", ".yml", ".json")
 _CLASS_OPTIONS = ("allow_class", "data", "encoder", "model", "objectives", "trainer")
 """Options that take a class, or have options that do."""
@@ -30,21 +32,16 @@ def dotted_names(value: Any, *, keys: bool = False) -> Iterator[str]:
         value: a tree of dicts, lists and plain values.
         keys: include the keys of dicts, which name kinds of measurements in a protocol file.
     """
-    visited: dict[int, Any] = {}
-    remaining = [value]
-    while remaining:
-        value = remaining.pop()
-        if isinstance(value, (dict, list, tuple)) and id(value) not in visited:
-            visited[id(value)] = value  # aliases may repeat a value, or form a cycle
-            if isinstance(value, dict):
-                remaining += [*value.values(), *(value if keys else ())]
-            else:
-                remaining += value
-        elif isinstance(value, str) and dotted(value.strip()):
-            yield value.strip()
-        elif isinstance(value, str):
-            inner = yaml_texts(value)
-            remaining += [inner] if isinstance(inner, (dict, list)) else []
+    if isinstance(value, dict):
+        value = [*value.values(), *(value if keys else ())]
+    if isinstance(value, str) and dotted(value.strip()):
+        yield value.strip()
+    elif isinstance(value, str):
+        inner = yaml_texts(value)
+        yield from () if isinstance(inner, str) else dotted_names(inner, keys=keys)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from dotted_names(each, keys=keys)
 
 
 def names_in_command(args: Sequence[str]) -> Iterator[str]:
@@ -58,12 +55,12 @@ def names_in_command(args: Sequence[str]) -> Iterator[str]:
         name, value = (name, value) if equals and name.startswith("-") else (previous, arg)
         path = Path(value)
         if name in ("--config", "-c") or path.suffix in _FILES:
-            found = dotted_names(_content(path), keys=name in ("--protocol", "--evaluate"))
+            names = dotted_names(_content(path), keys=name in ("--protocol", "--evaluate"))
         elif name.removeprefix("--").partition(".")[0] in _CLASS_OPTIONS:
-            found = dotted_names(value)
+            names = dotted_names(value)
         else:
             continue
-        yield from (text for text in found if not os.path.exists(text))
+        yield from (text for text in names if not os.path.exists(text))
 
 
 @contextmanager
@@ -97,8 +94,56 @@ def _content(file: Path) -> Any:
 
 
 def yaml_texts(text: str) -> Any:
-    """Parse YAML with all scalars as strings; return None if the text is not YAML."""
+    """Parse YAML with all scalars as strings; return None if the text is not YAML, or is too large."""
     try:
+        check_yaml(text, where="the value")
         return yaml.load(text, Loader=yaml.BaseLoader)
-    except (yaml.YAMLError, RecursionError, ValueError):
+    except (yaml.YAMLError, ValueError):
         return None
+
+
+def add_allow_class(parser: argparse.ArgumentParser) -> None:
+    """Add the option ``--allow_class`` to a command that builds objects from a checkpoint."""
+    parser.add_argument(
+        ALLOW_CLASS,
+        action="append",
+        type=str,
+        default=[],
+        help="Allow the run to name a class outside ssl_vision, given as module.Class; may be repeated.",
+    )
+
+
+def allowed_classes(args: Sequence[str]) -> list[str]:
+    """Return the values of ``--allow_class`` in unparsed arguments.
+
+    Raises:
+        InputError: a value is not an import path.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument(ALLOW_CLASS, action="append", default=[])
+    try:
+        allow_class: list[str] = parser.parse_known_args(list(args))[0].allow_class
+    except argparse.ArgumentError as error:
+        raise InputError(str(error)) from error
+    for name in allow_class:
+        if not dotted(name):
+            raise InputError(f"{ALLOW_CLASS} {name}: expected module.Class")
+    return allow_class
+
+
+def class_paths(config: Any) -> Iterator[str]:
+    """Iterate over the class paths in a config, at any depth."""
+    if isinstance(config, Mapping):
+        if isinstance(config.get("class_path"), str):
+            yield config["class_path"]
+        config = list(config.values())
+    for value in config if isinstance(config, (list, tuple)) else ():
+        yield from class_paths(value)
+
+
+def refusal(name: str, where: object) -> InputError:
+    """Return the error about a class that is not allowed, in the file ``where``."""
+    return InputError(
+        f"{where}: names the class {name}, which is not part of ssl_vision; "
+        f"if you trust its code, add {ALLOW_CLASS} {name}; in Python, give allow_class=['{name}']"
+    )

@@ -62,7 +62,7 @@ class ArgumentParser(jsonargparse.ArgumentParser):
             super().error(message, ex)
         match = re.match(r"[Uu]nrecognized arguments: --([^=\s]+)", message)
         if match:
-            names = [action.dest for action in self._actions]
+            names = list(self.get_defaults(skip_validation=True).keys())
             message = f"unknown option --{match[1]}{closest_match(match[1], names)}"
         raise InputError(one_line(message)) from ex
 

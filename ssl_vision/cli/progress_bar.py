@@ -30,10 +30,6 @@ class RunBar(ProgressBar):
         """Hide the bar; Lightning calls this in all processes but the first."""
         self._enabled = False
 
-    def enable(self) -> None:
-        """Show the bar again."""
-        self._enabled = True
-
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start a bar for the first step, which may include compilation and is left out of the speed."""
         self._show(Progress("first step", lines=False))
@@ -52,7 +48,7 @@ class RunBar(ProgressBar):
             images = 0
         epochs = trainer.max_epochs
         total_epochs = f"/{epochs}" if epochs and epochs > 0 else ""
-        self._job.what = f"epoch {trainer.current_epoch + 1}{total_epochs}"
+        self._job.task = f"epoch {trainer.current_epoch + 1}{total_epochs}"
         self._job.note = self._metrics_text()
         self._job.advance(images)
 
@@ -76,7 +72,7 @@ class RunBar(ProgressBar):
             self._job.advance()
         elif self._job is not None:
             done = sum(trainer.num_val_batches[:dataloader_idx]) + batch_idx + 1
-            self._job.what = f"validation {done}/{sum(trainer.num_val_batches)}"
+            self._job.task = f"validation {done}/{sum(trainer.num_val_batches)}"
             self._job.advance(0)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -87,7 +83,7 @@ class RunBar(ProgressBar):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Close the bar at the end of the run."""
         if self._job is not None:
-            self._job.what = "training"
+            self._job.task = "training"
         self._show(None)
 
     def on_exception(

@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any
 
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
@@ -52,18 +53,18 @@ def checkpoint_at(place: str, folder: RunFolder, command: str) -> Checkpoint | N
     if place != "last":
         file = fetched_checkpoint(place) if place.startswith(SCHEME) else place
         return read_checkpoint(file, verify=True)._replace(state={})
-    candidates = [file for file in (folder.last, folder.previous) if file.exists()]
-    while candidates:
-        file = candidates.pop(0)
+    files = [file for file in (folder.last, folder.previous) if file.exists()]
+    for file, fallback in zip_longest(files, files[1:]):
         try:
             checkpoint = read_checkpoint(file, verify=True)
         except InputError as error:
-            if not candidates:
+            if fallback is None:
                 raise
-            rank_zero_warn(f"{error}: falling back to {candidates[0]}")
-            continue
-        rank_zero_info(f"continuing from {file}")
-        return checkpoint._replace(state={})
+            rank_zero_warn(f"{error}: falling back to {fallback}")
+        else:
+            if command == "fit":
+                rank_zero_info(f"continuing from {file}")
+            return checkpoint._replace(state={})
     if command != "fit" or any(folder.checkpoints.glob("*.ckpt")):
         advice = "" if folder.config_file.exists() else f"; give the run directory: ssl-vision {command} RUN"
         raise InputError(f"{folder.last}: no such checkpoint{advice}")

@@ -46,73 +46,37 @@ _REFUSED = {
 
 def add_run_options(parser: LightningArgumentParser) -> None:
     """Add the options of the run directory, of logging and of metrics, and the defaults of all options."""
-    parser.add_argument(
-        "--name", type=str | None, default=None, help="Run name. Default: derived from the config."
-    )
-    parser.add_argument(
-        "--runs_dir", type=str, default="runs", help="Directory that contains the run directories."
-    )
-    parser.add_argument("--overwrite", type=bool, default=False, help="Replace an existing run of this name.")
-    parser.add_argument(
-        "--patience",
-        type=PositiveInt,
-        default=10,
-        help="Consecutive steps with a non-finite loss or gradient after which the run ends.",
-    )
-    parser.add_argument(
-        "--initial_checkpoint",
-        type=str | None,
-        default=None,
-        help="Initial weights: a run, a checkpoint, an encoder's state dict, or hf://OWNER/NAME. "
-        "A state dict is a .safetensors file or was written by torch.save.",
-    )
-    parser.add_argument(
-        "--save_every_n_epochs",
-        type=PositiveInt,
-        default=1,
-        help="Epochs between two saves of last.ckpt, which is also saved when the run ends or is stopped.",
-    )
-    parser.add_argument(
-        "--save_every_n_steps",
-        type=PositiveInt | None,
-        default=None,
-        help="Also save last.ckpt every n steps, within the epochs.",
-    )
-    parser.add_argument(
-        "--wandb",
-        type=bool | Literal["offline"],
-        default=False,
-        help="Log to Weights & Biases as well: true, false or offline.",
-    )
-    parser.add_argument(
-        "--wandb_artifacts",
-        type=Artifacts,
-        default="none",
-        help="Checkpoint to upload to W&B: last or none. Exported encoders are uploaded with it.",
-    )
-    parser.add_argument(
-        "--wandb_media",
-        type=bool,
-        default=False,
-        help="Upload the report, views, neighbours and the embedding map to W&B.",
-    )
-    parser.add_argument("--report", type=bool, default=True, help="Write report.html when training ends.")
-    parser.add_argument(
-        "--ckpt_path", type=str | None, default=None, help="Checkpoint to continue from, a run, or last."
-    )
+
+    def add(name: str, kind: Any, default: Any, text: str) -> None:
+        parser.add_argument(f"--{name}", type=kind, default=default, help=text)
+
+    add("name", str | None, None, "Run name. Default: derived from the config.")
+    add("runs_dir", str, "runs", "Directory that contains the run directories.")
+    add("overwrite", bool, False, "Replace an existing run of this name.")
+    text = "Consecutive steps with a non-finite loss or gradient after which the run ends."
+    add("patience", PositiveInt, 10, text)
+    text = "Initial weights: a run, a checkpoint, an encoder's state dict, or hf://OWNER/NAME. "
+    text += "A state dict is a .safetensors file or was written by torch.save."
+    add("initial_checkpoint", str | None, None, text)
+    text = "Epochs between two saves of last.ckpt, which is also saved when the run ends or is stopped."
+    add("save_every_n_epochs", PositiveInt, 1, text)
+    text = "Also save last.ckpt every n steps, within the epochs."
+    add("save_every_n_steps", PositiveInt | None, None, text)
+    add("report", bool, True, "Write report.html when training ends.")
+    add("ckpt_path", str | None, None, "Checkpoint to continue from, a run, or last.")
     parser.add_class_arguments(
         RepresentationMetrics, "metrics", fail_untyped=False, sub_configs=True,
         skip={"num_classes"},  # is for other modules
     )  # fmt: skip
-    parser.add_argument(
-        "--gradients", type=bool, default=False, help="Log diagnostics of the objective's gradient."
-    )
-    parser.add_argument(
-        "--online_probe",
-        type=bool,
-        default=False,
-        help="Train a linear classifier along with the encoder and log its accuracy.",
-    )
+    add("gradients", bool, False, "Log diagnostics of the objective's gradient.")
+    text = "Train a linear classifier along with the encoder and log its accuracy."
+    add("online_probe", bool, False, text)
+    text = "Checkpoint to upload to W&B: last or none. Exported encoders are uploaded with it."
+    add("wandb_artifacts", Artifacts, "none", text)
+    text = "Upload the report, views, neighbours and the embedding map to W&B."
+    add("wandb_media", bool, False, text)
+    text = "Log to Weights & Biases as well: true, false or offline."
+    add("wandb", bool | Literal["offline"], False, text)
     parser.set_defaults(DEFAULTS)
 
 

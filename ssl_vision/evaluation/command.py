@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import pytorch_lightning as pl
 
-from ssl_vision.cli.classes import add_allow_class, allowed_classes
 from ssl_vision.cli.fit_help import class_help
+from ssl_vision.cli.import_paths import add_allow_class, allowed_classes
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.data import ImageData
 from ssl_vision.encoders import Encoder, Timm

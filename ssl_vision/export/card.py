@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ssl_vision.cli.classes import class_paths
+from ssl_vision.cli.import_paths import class_paths
 from ssl_vision.descriptions import description_of
 from ssl_vision.encoders import Timm
 from ssl_vision.errors import InputError

@@ -14,7 +14,7 @@ import torch
 from jsonargparse import Namespace
 from torch import Tensor
 
-from ssl_vision.cli.classes import add_allow_class, allowed_classes
+from ssl_vision.cli.import_paths import add_allow_class, allowed_classes
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.data.loading.decoding import Decoded, squares
 from ssl_vision.data.loading.file_listing import list_images

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from jsonargparse import Namespace
 
 from ssl_vision._version import __version__
-from ssl_vision.cli.classes import add_allow_class, allowed_classes
+from ssl_vision.cli.import_paths import add_allow_class, allowed_classes
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.errors import InputError
 from ssl_vision.export.card import card, evaluation_rows, loading_code, write_repository

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ssl_vision.cli.classes import add_allow_class, allowed_classes
+from ssl_vision.cli.import_paths import add_allow_class, allowed_classes
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError

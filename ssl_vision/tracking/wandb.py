@@ -13,6 +13,7 @@ from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
 
 from ssl_vision.errors import InputError, Interrupted
+from ssl_vision.lightning_private import remove_anonymous
 from ssl_vision.quiet import quiet
 from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.runs.folder import RunFolder, derived_group
@@ -32,7 +33,8 @@ def mirror_mode(flag: bool | str) -> str | None:
     """Return ``"offline"``, ``"online"`` or ``"disabled"``, or None; online mode requires an API key.
 
     Raises:
-        InputError: there is no API key, or this process has another W&B run open.
+        InputError: there is no API key, W&B rejects it or cannot be reached, or this process has another W&B
+            run open.
     """
     if not flag:
         return None
@@ -43,27 +45,18 @@ def mirror_mode(flag: bool | str) -> str | None:
         raise InputError(
             f"--wandb {str(flag).lower()}: the W&B run {wandb.run.id} is open: wandb.finish() ends it"
         )
-    if mode == "online" and not _has_key():
-        raise InputError(
-            "--wandb true: no W&B API key is configured; "
-            "run 'wandb login', or log locally with --wandb offline"
-        )
+    if mode == "online":
+        try:
+            has_key = wandb.login(prompt=False)
+        except wandb.errors.AuthenticationError as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"--wandb true: {reason}; log locally with --wandb offline") from error
+        if not has_key:
+            raise InputError(
+                "--wandb true: no W&B API key is configured; "
+                "run 'wandb login', or log locally with --wandb offline"
+            )
     return mode
-
-
-def _has_key() -> bool:
-    """Return True if a valid API key is configured.
-
-    Raises:
-        InputError: W&B rejects the key, or cannot be reached.
-    """
-    import wandb
-
-    try:
-        return wandb.login(prompt=False)
-    except wandb.errors.AuthenticationError as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"--wandb true: {reason}; log locally with --wandb offline") from error
 
 
 class MirrorLogger(WandbLogger):
@@ -77,7 +70,7 @@ class MirrorLogger(WandbLogger):
 
     def __init__(self, folder: RunFolder, identity: Mapping[str, str], options: Mapping[str, Any]) -> None:
         super().__init__(save_dir=folder.path, **options)
-        self._wandb_init.pop("anonymous", None)  # which Lightning always sets, and W&B warns about
+        remove_anonymous(self)
         self._file, self._identity = folder.mirror_file, identity
 
     @rank_zero_only

@@ -93,11 +93,6 @@ LAYOUTS = {
         {},
         "{} --data.test FOLDER   kNN and a linear probe on labelled images in FOLDER; there is no test split",
     ),
-    "a chosen split that is missing": (
-        ["train/a"],
-        {"test": "absent"},
-        "{} --data.test FOLDER   kNN and a linear probe on labelled images in FOLDER; there is no test split",
-    ),
     "no labels": (["train", "test/a"], {}, None),
 }
 

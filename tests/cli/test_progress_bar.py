@@ -29,7 +29,7 @@ def states(monkeypatch):
 
     def advance_and_record(job, count=1):
         advance(job, count)
-        recorded.append(f"{job.what}: {job.state()}")
+        recorded.append(f"{job.task}: {job.state()}")
 
     monkeypatch.setattr(Progress, "advance", advance_and_record)
     return recorded
@@ -81,4 +81,4 @@ def test_validate_has_a_bar_of_its_own(tmp_path, monkeypatch):
     )
     args = [f"--runs_dir={tmp_path}", "--name=run", *TINY, "--trainer.enable_progress_bar=true"]
     assert main(["validate", *args, "--ckpt_path=last"]) == 0
-    assert [(job.what, job.done, job.total) for job in jobs if job] == [("validation", 4, 4)]
+    assert [(job.task, job.done, job.total) for job in jobs if job] == [("validation", 4, 4)]

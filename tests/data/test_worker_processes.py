@@ -4,6 +4,8 @@ import gc
 import multiprocessing
 import os
 import signal
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -53,8 +55,9 @@ def load_with_a_worker_that_fails(args):
     ],
 )
 def test_worker_errors_are_reported_in_one_line(how, message, capsys, monkeypatch):
-    command = Command(f"{__name__}:load_with_a_worker_that_{how}", "load images")
-    monkeypatch.setitem(COMMANDS, "load", command)
+    command = SimpleNamespace(run=globals()[f"load_with_a_worker_that_{how}"])
+    monkeypatch.setitem(sys.modules, "test_load", command)
+    monkeypatch.setitem(COMMANDS, "load", Command("test_load", "load images"))
     assert main(["load"]) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1

@@ -39,7 +39,7 @@ def objective(name: str) -> nn.Module:
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(nn.Module, "objective")
     config = parser.parse_object({"objective": with_import_paths(content["model"]["init_args"]["objective"])})
-    return parser.instantiate_classes(config).objective
+    return parser.instantiate(config).objective
 
 
 def with_import_paths(config: Any) -> Any:

@@ -143,7 +143,7 @@ def test_model_card_describes_training_and_evaluation(tiny_run, tmp_path, capsys
     _, _, card = exported(run, "safetensors", tmp_path, capsys)
     for words in (
         "# ResNet pretrained on Digits with MACL, without labels",
-        "| objective | MACL (temperature 0.1, alpha 3, pairs both, gather true) |",
+        "| objective | MACL (temperature 0.1, alpha 3, gather true) |",
         "| data | Digits (batch_size 64) |",
         "| optimizer | adam (lr 0.001, ",
         "| epochs | 2 of 2 |",

@@ -365,9 +365,8 @@ def parsed_options(command: str, args: list[str]) -> list[str]:
                 option_names.append(next(name for name in action.option_strings if name.startswith("--")))
         raise OptionsCaptured
 
-    module, _, name = COMMANDS[command].function.partition(":")
     with mock.patch.object(ArgumentParser, "parse_args", capture), contextlib.suppress(OptionsCaptured):
-        getattr(importlib.import_module(module), name)(args)
+        importlib.import_module(COMMANDS[command].module).run(args)
     return [option for option in option_names if option not in ("--print_config", "--config")]
 
 
@@ -1022,7 +1021,7 @@ def _remove_tree(tree: Path) -> None:
 def prepare() -> None:
     """Import what commands import when they are called, so that child processes need not."""
     for command in COMMANDS.values():
-        importlib.import_module(command.function.partition(":")[0])
+        importlib.import_module(command.module)
     for name in ("optuna", "plotly", "matplotlib.pyplot", "wandb", "sklearn.datasets", "faiss"):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""Tests that Lightning still has every private attribute that exact resume uses."""
+"""Tests that Lightning still has every private attribute that this package uses."""
 
 import ast
 from operator import attrgetter
@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import pytorch_lightning as pl
 from pytorch_lightning.demos.boring_classes import BoringModel
+from pytorch_lightning.loggers import WandbLogger
 
 from ssl_vision import lightning_private
 from ssl_vision.lightning_private import (
     epochs_done,
     progress_before_validation,
+    remove_anonymous,
     replace_progress,
     take_sigterm,
 )
@@ -65,12 +67,18 @@ def test_signal_is_taken_once(trained):
     assert not take_sigterm(trained)
 
 
+def test_setting_about_which_wandb_warns_is_removed(tmp_path):
+    logger = WandbLogger(save_dir=tmp_path, offline=True)
+    remove_anonymous(logger)
+    assert "anonymous" not in logger._wandb_init
+
+
 def test_other_modules_use_no_loop_of_lightning():
     package = Path(lightning_private.__file__).parent
     users = [
         str(file.relative_to(package))
         for file in package.rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Attribute) and node.attr in ("fit_loop", "_signal_connector")
+        if isinstance(node, ast.Attribute) and node.attr in ("fit_loop", "_signal_connector", "_wandb_init")
     ]
     assert set(users) == {"lightning_private.py"}

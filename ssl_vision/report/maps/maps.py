@@ -100,9 +100,7 @@ def _objective(text: str) -> nn.Module:
     parser = ArgumentParser(prog="ssl-vision maps")
     parser.add_argument("--objectives", type=nn.Module)
     try:
-        objective: nn.Module = parser.instantiate_classes(
-            parser.parse_args(["--objectives", text])
-        ).objectives
+        objective: nn.Module = parser.instantiate(parser.parse_args(["--objectives", text])).objectives
     except (ValueError, TypeError) as error:
         raise InputError(one_line(str(error))) from error
     return objective
