@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from ssl_vision.errors import check, check_choice
 from ssl_vision.objectives.anchor_batch import AnchorBatch
-from ssl_vision.objectives.arguments import check_angle, check_choice, check_positive
 from ssl_vision.objectives.distance import DistanceName, angle, distance
 from ssl_vision.objectives.uniformity import SPREADS, Spread
 
@@ -64,8 +64,8 @@ class SigmoidGate(Gate):
 
     def __init__(self, temperature: float = 0.1, angle: float = 0.0) -> None:
         super().__init__()
-        check_positive("temperature", temperature)
-        check_angle(angle)
+        check("temperature", temperature, above=0)
+        check("angle", angle, at_least=0, at_most=90)
         self.temperature, self.angle = temperature, math.radians(angle)
 
     def forward(self, batch: AnchorBatch) -> Tensor:
@@ -88,7 +88,7 @@ class StepGate(Gate):
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
-        check_positive("temperature", temperature)
+        check("temperature", temperature, above=0)
         self.temperature = temperature
 
     def forward(self, batch: AnchorBatch) -> Tensor:
@@ -116,7 +116,7 @@ class HingeGate(Gate):
         self, metric: DistanceName = "product", margin: float = 0.3, pairs: Spread | None = None
     ) -> None:
         super().__init__()
-        check_positive("margin", margin)
+        check("margin", margin, above=0)
         if pairs is not None:
             check_choice("pairs", pairs, SPREADS)
         self.between = distance(metric).between
@@ -150,7 +150,7 @@ class WithinViewGate(Gate):
 
     def __init__(self, margin: float = 0.3) -> None:
         super().__init__()
-        check_positive("margin", margin)
+        check("margin", margin, above=0)
         self.margin = margin
 
     def forward(self, batch: AnchorBatch) -> Tensor:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ssl_vision.errors import check, check_choice
 from ssl_vision.objectives import fused
-from ssl_vision.objectives.arguments import check_choice
 from ssl_vision.objectives.linear import linear
 from ssl_vision.objectives.tiled import COLDEST, PAIRS, Exclude, Pairs, own_image, tiled, tiled_warm
 
@@ -196,8 +196,7 @@ def per_anchor(temperature: Tensor | float, u: Tensor) -> Tensor:
     """
     count = len(u) // 2
     if not isinstance(temperature, Tensor):
-        if not temperature > 0:
-            raise ValueError(f"temperature must be positive, got {temperature}")
+        check("temperature", temperature, above=0)
         return u.new_full((2 * count,), temperature)
     if temperature.ndim == 0:
         return temperature.to(u).expand(2 * count)

@@ -12,7 +12,7 @@ minus the largest similarity within one view, and an embedding far from all othe
 
 from typing import ClassVar, Literal
 
-from ssl_vision.objectives.arguments import check_choice
+from ssl_vision.errors import check_choice
 from ssl_vision.objectives.gates import Gate, HingeGate, WithinViewGate
 from ssl_vision.objectives.negative_weights import HardestNegative, NegativeWeight, SoftmaxOverPairs
 from ssl_vision.objectives.unified_gradient import UnifiedGradient

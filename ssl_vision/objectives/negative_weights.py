@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from ssl_vision.errors import check
 from ssl_vision.objectives.anchor_batch import AnchorBatch
-from ssl_vision.objectives.arguments import check_positive
 from ssl_vision.objectives.distance import DistanceName, distance
 
 
@@ -40,7 +40,7 @@ class SoftmaxOverNegatives(NegativeWeight):
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
-        check_positive("temperature", temperature)
+        check("temperature", temperature, above=0)
         self.temperature = temperature
 
     def forward(self, batch: AnchorBatch) -> Tensor:
@@ -67,7 +67,7 @@ class SoftmaxOverPairs(NegativeWeight):
 
     def __init__(self, temperature: float = 0.05, swap: bool = False) -> None:
         super().__init__()
-        check_positive("temperature", temperature)
+        check("temperature", temperature, above=0)
         self.temperature, self.swap = temperature, swap
 
     def forward(self, batch: AnchorBatch) -> Tensor:
@@ -92,7 +92,7 @@ class PowerOverNegatives(NegativeWeight):
 
     def __init__(self, power: float = 4.0) -> None:
         super().__init__()
-        check_positive("power", power)
+        check("power", power, above=0)
         self.power = power
 
     def forward(self, batch: AnchorBatch) -> Tensor:

@@ -4,8 +4,8 @@ import math
 
 from torch import Tensor, nn
 
+from ssl_vision.errors import check
 from ssl_vision.objectives.anchor_batch import AnchorBatch
-from ssl_vision.objectives.arguments import check_angle
 from ssl_vision.objectives.distance import DistanceName, distance, sine
 
 
@@ -40,8 +40,7 @@ class ConstantRatio(Ratio):
 
     def __init__(self, value: float = 1.0) -> None:
         super().__init__()
-        if not 0 <= value < math.inf:
-            raise ValueError(f"value must not be negative, got {value}")
+        check("value", value, at_least=0)
         self.value = value
 
     def forward(self, batch: AnchorBatch) -> Tensor:
@@ -90,7 +89,7 @@ class AngularRatio(Ratio):
 
     def __init__(self, angle: float = 10.0) -> None:
         super().__init__()
-        check_angle(angle)
+        check("angle", angle, at_least=0, at_most=90)
         self.angle = math.radians(angle)
 
     def forward(self, batch: AnchorBatch) -> Tensor:

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from ssl_vision.errors import check, check_choice
 from ssl_vision.objectives.bank import Bank, Chosen
 from ssl_vision.objectives.critic import Critic, Weights, mean_over_negatives
 from ssl_vision.objectives.gather import gather, is_distributed, mean_over_processes
@@ -101,19 +102,15 @@ class RECLAIM(Objective):
         width: int = 64,
     ) -> None:
         super().__init__()
-        for name, value, fits, range_ in (
-            ("weight", weight, 0 <= weight < math.inf, "0 or more"),
-            ("pair", pair, pair in _FROM, f"one of {', '.join(_FROM)}"),
-            ("k", k, k >= 1, "1 or more"),
-            ("gamma", gamma, gamma is None or 0 <= gamma < math.inf, "0 or more"),
-            ("rho", rho, 0 <= rho < 1, "in [0, 1)"),
-            ("negatives", negatives, negatives in ("nearest", "random", "batch"), "nearest, random or batch"),
-            ("share", share, 0 < share <= 1, "in (0, 1]"),
-            ("warmup_epochs", warmup_epochs, warmup_epochs >= 0, "0 or more"),
-            ("width", width, width >= 1, "1 or more"),
-        ):
-            if not fits:
-                raise ValueError(f"{name} must be {range_}, got {value!r}")
+        check("weight", weight, at_least=0)
+        check_choice("pair", pair, _FROM)
+        check("k", k, at_least=1)
+        check("gamma", gamma, at_least=0)
+        check("rho", rho, at_least=0, below=1)
+        check_choice("negatives", negatives, get_args(Negatives))
+        check("share", share, above=0, at_most=1)
+        check("warmup_epochs", warmup_epochs, at_least=0)
+        check("width", width, at_least=1)
         self.objective = InfoNCE() if objective is None else objective
         if isinstance(self.objective, RECLAIM):
             raise ValueError("objective must not be RECLAIM itself")

@@ -14,8 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ssl_vision.errors import check, check_choice
 from ssl_vision.objectives.anchor_batch import Rows
-from ssl_vision.objectives.arguments import check_choice, check_positive
 from ssl_vision.objectives.gates import Gate, HingeGate
 from ssl_vision.objectives.logit_margin import normalize, positives
 from ssl_vision.objectives.margin_loss import value_with_gradient
@@ -88,7 +88,7 @@ class UnifiedGradient(TwoViews):
         check_choice("pairs", pairs, SPREADS)
         check_choice("detach", detach, ("nothing", "negatives", "keys"))
         check_choice("average", average, ("all", "open", "open_per_view"))
-        check_positive("scale", scale)
+        check("scale", scale, above=0)
         self.gate = HingeGate("product", 0.3) if gate is None else gate
         self.weight = SoftmaxOverNegatives(0.05) if weight is None else weight
         self.ratio = ratio if isinstance(ratio, Ratio) else ConstantRatio(ratio)

@@ -322,7 +322,7 @@ def changed(file, path, **metadata):
         (lambda file, path: changed(file, path, encoder=None), "was not written by ssl-vision export"),
         (lambda file, path: changed(file, path, width="8"), "size mismatch"),
         (lambda file, path: changed(file, path, width='"wide"'), "expected int, got wide"),
-        (lambda file, path: changed(file, path, depth="19"), "expected 18, 34, 50, 101, got 19"),
+        (lambda file, path: changed(file, path, depth="19"), "expected one of 18, 34, 50, 101, got 19"),
         (lambda file, path: changed(file, path, mean="{"), "Expecting"),
         (lambda file, path: changed(file, path, mean="[0]"), "views.mean"),
     ],

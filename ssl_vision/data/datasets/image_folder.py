@@ -23,9 +23,9 @@ from ssl_vision.data.loading.fingerprint import (
     digest_of_content,
     digest_of_files,
 )
-from ssl_vision.data.loading.prefetch import ahead, check_workers, worker_processes
+from ssl_vision.data.loading.prefetch import ahead, worker_processes
 from ssl_vision.data.module import Split
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check
 from ssl_vision.progress import tracked
 
 _ON_DISK = 2**36
@@ -98,7 +98,7 @@ class ImageFolder(DecodedData):
         **options: Any,
     ) -> None:
         super().__init__(root=root, views=views, image_size=image_size, **options)
-        check_workers(workers)
+        check("workers", workers, at_least=0)
         self.train, self.val_folder, self.test = map(os.path.expanduser, (train, val_folder, test))
         self.image_size = image_size
         self.stream = stream

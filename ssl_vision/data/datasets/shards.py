@@ -29,9 +29,9 @@ from ssl_vision.data.loading.file_listing import (
     store_arrays,
 )
 from ssl_vision.data.loading.fingerprint import FileRecord, Fingerprint, digest_of_content
-from ssl_vision.data.loading.prefetch import check_workers, worker_processes
+from ssl_vision.data.loading.prefetch import worker_processes
 from ssl_vision.data.module import ImageData, Split
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check
 from ssl_vision.progress import tracked
 
 _VERSION = 4
@@ -93,7 +93,7 @@ class Shards(ImageData):
         **options: Any,
     ) -> None:
         super().__init__(root=root, views=views, **options)
-        check_workers(workers)
+        check("workers", workers, at_least=0)
         check_decoding(image_size, pixel_range)
         self.patterns = {"train": train, "val": val_files, "test": test}
         self.label_key = label_key

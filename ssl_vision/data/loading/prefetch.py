@@ -99,16 +99,6 @@ def worker_processes(chosen: int | None, devices: int | None) -> int:
     return max(1, cores // devices)
 
 
-def check_workers(chosen: int | None) -> None:
-    """Check the option `workers`.
-
-    Raises:
-        InputError: it is negative.
-    """
-    if chosen is not None and chosen < 0:
-        raise InputError(f"workers must be 0 or more, not {chosen}")
-
-
 def decoded_ahead(data: Images, shares: Iterator[Tensor], *, pin: bool) -> Iterator[Batch]:
     """Decode batches in `data.workers` processes, two ahead in each, and yield them in order.
 
