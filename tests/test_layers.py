@@ -116,7 +116,7 @@ ATTRIBUTES_BY_NAME = {
     "report/maps/maps.py": "fields of a map",
     "metrics/knn.py": "states of a torchmetrics metric",
     "methods/optimizer.py": "options",
-    "objectives/critic.py": "layers",
+    "objectives/reclaim.py": "layers",
     # use something that a library, a platform or a build may lack
     "callbacks/skip_nonfinite.py": "found_inf, which torch's gradient scaling sets",
     "methods/lars.py": "found_inf and grad_scale, likewise",
@@ -161,7 +161,7 @@ CAPS = {
     "export": (630, 5),
     "methods": (1007, 16),
     "metrics": (1074, 19),
-    "objectives": (2073, 28),
+    "objectives": (2052, 20),
     "pretrained": (308, 4),
     "report": (3041, 25),
     "reproduce": (843, 8),

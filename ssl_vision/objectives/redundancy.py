@@ -4,9 +4,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ssl_vision.errors import check
-from ssl_vision.objectives.linear import linear
-from ssl_vision.objectives.logit_margin import normalize
-from ssl_vision.objectives.two_views import TwoViews
+from ssl_vision.objectives.logit_margin import linear, normalize
+from ssl_vision.objectives.objective import TwoViews
 
 
 class BarlowTwins(TwoViews):

@@ -16,8 +16,8 @@ from ssl_vision.objectives.logit_margin import (
     positives,
     unit_logit_margin,
 )
+from ssl_vision.objectives.objective import TwoViews
 from ssl_vision.objectives.tiled import hardest, itself, tiled
-from ssl_vision.objectives.two_views import TwoViews
 
 Spread = Literal["within", "both", "cross"]
 """Pairs that repel each other: other images in the anchor's own view, in both views, or in the other view."""

@@ -8,7 +8,7 @@ import torch
 from contrastive_classes import PRESETS
 
 from ssl_vision import objectives as o
-from ssl_vision.objectives.linear import linear
+from ssl_vision.objectives.logit_margin import linear
 
 ALL = [
     o.InfoNCE,

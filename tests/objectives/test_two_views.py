@@ -12,7 +12,7 @@ from lightly.loss import BarlowTwinsLoss, VICRegLoss
 from torch import Tensor
 
 from ssl_vision import objectives as o
-from ssl_vision.objectives.two_views import TwoViews
+from ssl_vision.objectives.objective import TwoViews
 
 margin_module = importlib.import_module("ssl_vision.objectives.logit_margin")
 
@@ -360,7 +360,7 @@ def test_tiles_and_blocks_do_not_change_gradients(monkeypatch, which):
     whole = gradients(which(), z1, z2)
     monkeypatch.setattr(margin_module, "DENSE", 0)
     monkeypatch.setattr("ssl_vision.objectives.tiled.TILE", 3)
-    monkeypatch.setattr("ssl_vision.objectives.anchor_batch.BLOCK", 4)
+    monkeypatch.setattr("ssl_vision.objectives.gradient_terms.BLOCK", 4)
     torch.testing.assert_close(gradients(which(), z1, z2), whole, rtol=1e-9, atol=1e-12)
 
 
