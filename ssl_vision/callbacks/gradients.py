@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_vision.callbacks.objective_eval import ObjectiveEvaluation, loss_of
+from ssl_vision.errors import check
 from ssl_vision.metrics import gradient_statistics
 from ssl_vision.objectives import Anchors, Contrastive, Objective, redundancy, uniformity
 
@@ -45,8 +46,7 @@ class GradientDiagnostics(ObjectiveEvaluation):
 
     def __init__(self, every: int = 50, images: int = 256, *, objective: str = "objective") -> None:
         super().__init__(every, objective)
-        if images < 2:
-            raise ValueError(f"images must be 2 or more, got {images}")
+        check("images", images, at_least=2)
         self.images = images
 
     def measure(

@@ -12,7 +12,7 @@ from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor, nn
 
 from ssl_vision.data import Batch
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check
 from ssl_vision.lightning_private import step_of_next_row
 from ssl_vision.objectives import Objective, as_objective
 
@@ -150,8 +150,7 @@ class ObjectiveEvaluation(pl.Callback):
     """
 
     def __init__(self, every: int, objective: str) -> None:
-        if every < 1:
-            raise ValueError(f"every must be 1 or more, got {every}")
+        check("every", every, at_least=1)
         self.every, self.path = every, objective
         self._inputs: ObjectiveInputs | None = None
 

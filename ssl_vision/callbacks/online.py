@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ssl_vision.data import QUERIES
 from ssl_vision.data.module import image_data
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check
 from ssl_vision.methods.finite_gradients import not_finite
 
 
@@ -66,11 +66,9 @@ class OnlineProbe(pl.Callback):
         num_classes: int | None = None,
         labels: Hashable = 1,
     ) -> None:
-        if not lr > 0 or not 0 <= momentum < 1 or not weight_decay >= 0:
-            raise ValueError(
-                "lr must be positive, momentum in [0, 1) and weight_decay not negative, "
-                f"got {lr}, {momentum} and {weight_decay}"
-            )
+        check("lr", lr, above=0)
+        check("momentum", momentum, at_least=0, below=1)
+        check("weight_decay", weight_decay, at_least=0)
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
         self.num_classes, self.labels = num_classes, labels
         self._made = False

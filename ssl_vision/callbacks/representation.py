@@ -11,7 +11,7 @@ from torch import Tensor
 from ssl_vision.data import BANK, QUERIES, ImageData
 from ssl_vision.data.module import image_data
 from ssl_vision.descriptions import LAYERS
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check
 from ssl_vision.metrics import Alignment, KNNAccuracy, LiDAR, Ranking, Representation, effective_rank
 
 
@@ -74,8 +74,8 @@ class RepresentationMetrics(pl.Callback):
         num_classes: int | None = None,
         extended: bool = False,
     ) -> None:
-        if (k is not None and k < 1) or not temperature > 0:
-            raise ValueError(f"k and temperature must be positive, got k={k} and temperature={temperature}")
+        check("k", k, at_least=1)
+        check("temperature", temperature, above=0)
         self.k, self.temperature, self.rank_floor = k, temperature, rank_floor
         self.num_classes = num_classes
         self.extended = extended

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from ssl_vision.callbacks.objective_eval import objective_at
 from ssl_vision.data import Batch
+from ssl_vision.errors import check
 from ssl_vision.methods.finite_gradients import not_finite, skips_on_device
 
 
@@ -43,8 +44,7 @@ class SkipNonFiniteSteps(pl.Callback):
     """
 
     def __init__(self, patience: int = 10, objective: str | None = None) -> None:
-        if patience < 1:
-            raise ValueError(f"patience must be 1 or more, got {patience}")
+        check("patience", patience, at_least=1)
         self.patience, self.path = patience, objective
         self.skipped = 0
         self._bad: Tensor | None = None

@@ -13,7 +13,7 @@ from ssl_vision.compare.keys import check_known, full_key, is_metric, order, sho
 from ssl_vision.compare.metric_selector import MetricSelector, shared_conditions
 from ssl_vision.compare.statistics import Paired, holm, paired, t_interval
 from ssl_vision.descriptions import MetricDescription
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check
 from ssl_vision.runs.folder import significant
 from ssl_vision.runs.registry import Run
 
@@ -104,8 +104,7 @@ def compare(
         InputError: The runs cannot be compared; the message says why and how to fix it.
     """
     selector = selector or MetricSelector()
-    if not 1e-9 <= alpha < 1:
-        raise InputError(f"alpha: expected a number from 1e-9 to below 1, got {alpha:g}")
+    check("alpha", alpha, at_least=1e-9, below=1)
     if is_metric(by) or by in ("seed", "seed_everything", "name"):
         raise InputError(f"--by {by}: expected a setting; runs are paired by their seeds")
     by, *allow = (full_key(key, runs) for key in (by, *allow))

@@ -18,7 +18,7 @@ from ssl_vision.data.images import Batch, Images
 from ssl_vision.data.loading.fingerprint import FileRecord, Fingerprint, digest_of_splits
 from ssl_vision.data.loading.loader import Batches, DeviceCopies
 from ssl_vision.data.random import Stream, fold
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check, check_choice
 from ssl_vision.lightning_private import batches_of_epoch
 
 Split = Literal["pretrain", "train", "val", "test"]
@@ -110,18 +110,13 @@ class ImageData(pl.LightningDataModule):
     ) -> None:
         super().__init__()
         for name, size in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
-            if not 1 <= size <= LARGEST_BATCH:
-                raise InputError(f"{name} must lie in 1..{LARGEST_BATCH}, not {size}")
+            check(name, size, at_least=1, at_most=LARGEST_BATCH)
         check_sizes(progressive_resizing or {})
-        if val not in ("auto", "train", "val", "test"):
-            raise InputError(f"val must be auto, train, val or test, not {val}")
-        for name, share in (("val_share", val_share), ("test_share", test_share)):
-            if share is not None and not 0 < share <= 0.5:
-                raise InputError(f"{name} must lie in (0, 0.5], not {share}")
-        if changed not in ("refuse", "allow"):
-            raise InputError(f"changed must be refuse or allow, not {changed}")
-        if not 0 <= resident <= 1:
-            raise InputError(f"resident must lie in [0, 1], not {resident}")
+        check_choice("val", val, ("auto", "train", "val", "test"))
+        check("val_share", val_share, above=0, at_most=0.5)
+        check("test_share", test_share, above=0, at_most=0.5)
+        check_choice("changed", changed, ("refuse", "allow"))
+        check("resident", resident, at_least=0, at_most=1)
         self.root = Path(os.path.expanduser(root))
         self.views = views
         self.progressive_resizing = progressive_resizing or {}

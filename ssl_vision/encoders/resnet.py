@@ -10,6 +10,7 @@ from torchvision.models import resnet as torchvision_resnet
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from ssl_vision.encoders.encoder import Encoder
+from ssl_vision.errors import check, check_choice
 
 Stem = Literal["small", "imagenet"]
 Depth = Literal[18, 34, 50, 101]
@@ -58,12 +59,9 @@ class ResNet(torchvision_resnet.ResNet, Encoder):
     def __init__(
         self, *, depth: Depth = 18, width: int = 64, stem: Stem = "small", in_channels: int = 3
     ) -> None:
-        if depth not in _LAYERS:
-            raise ValueError(f"depth must be one of {sorted(_LAYERS)}, got {depth}")
-        if width < 1:
-            raise ValueError(f"width must be at least 1, got {width}")
-        if in_channels < 1:
-            raise ValueError(f"in_channels must be at least 1, got {in_channels}")
+        check_choice("depth", depth, _LAYERS)
+        check("width", width, at_least=1)
+        check("in_channels", in_channels, at_least=1)
         block, layers = _LAYERS[depth]
         # torchvision's constructor supports only one width, so its blocks are used without its constructor.
         nn.Module.__init__(self)

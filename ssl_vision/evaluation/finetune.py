@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from ssl_vision.data import Images, Views
 from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.encoders import Encoder, device_of
+from ssl_vision.errors import check, check_choice
 from ssl_vision.evaluation.features import crop_and_flip, images_at_once
 from ssl_vision.evaluation.measurement import (
     MOST_EPOCHS,
@@ -19,7 +20,6 @@ from ssl_vision.evaluation.measurement import (
     Source,
     Value,
     about_training,
-    check_options,
     labels_text,
     measurement,
 )
@@ -65,17 +65,14 @@ class FineTune(Measurement):
     labels: Labels = "all"
 
     def __post_init__(self) -> None:
-        check_options(
-            self,
-            epochs=1 <= self.epochs <= MOST_EPOCHS,
-            lr=self.lr > 0,
-            momentum=0 < self.momentum < 1,
-            weight_decay=self.weight_decay >= 0,
-            batch_size=2 <= self.batch_size <= LARGEST_BATCH,
-            schedule=self.schedule in ("constant", "cosine"),
-            augmentation=self.augmentation in ("none", "crop", "pretraining"),
-            labels=self.labels in ("all", *SHARES),
-        )
+        check("epochs", self.epochs, at_least=1, at_most=MOST_EPOCHS)
+        check("lr", self.lr, above=0)
+        check("momentum", self.momentum, above=0, below=1)
+        check("weight_decay", self.weight_decay, at_least=0)
+        check("batch_size", self.batch_size, at_least=2, at_most=LARGEST_BATCH)
+        check_choice("schedule", self.schedule, ("constant", "cosine"))
+        check_choice("augmentation", self.augmentation, ("none", "crop", "pretraining"))
+        check_choice("labels", self.labels, ("all", *SHARES))
 
     def __str__(self) -> str:
         views = {"none": "plain images", "crop": "crops", "pretraining": "the run's views"}[self.augmentation]

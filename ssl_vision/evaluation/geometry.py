@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ssl_vision.errors import check
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
-from ssl_vision.evaluation.measurement import Measurement, Source, Value, check_options, measurement
+from ssl_vision.evaluation.measurement import Measurement, Source, Value, measurement
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.metrics import Alignment, Representation, lidar, rank_correlation
 from ssl_vision.progress import Progress
@@ -31,7 +32,8 @@ class Geometry(Measurement):
     """Number of views of each image for LiDAR; its paper uses 50."""
 
     def __post_init__(self) -> None:
-        check_options(self, lidar_images=self.lidar_images >= 2, lidar_views=self.lidar_views >= 2)
+        check("lidar_images", self.lidar_images, at_least=2)
+        check("lidar_views", self.lidar_views, at_least=2)
 
     def __str__(self) -> str:
         return ""

@@ -7,7 +7,8 @@ from typing import Any, Literal, Self
 
 from torch import Tensor
 
-from ssl_vision.evaluation.measurement import Measurement, Source, Value, check_options, measurement
+from ssl_vision.errors import check, check_choice
+from ssl_vision.evaluation.measurement import Measurement, Source, Value, measurement
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.metrics.knn_table import KNNScore, knn_table
 from ssl_vision.progress import Progress
@@ -31,13 +32,10 @@ class KNN(Measurement):
     """Temperature T of the weighted vote."""
 
     def __post_init__(self) -> None:
-        check_options(
-            self,
-            k=self.k >= 1,
-            distance=self.distance in ("cosine", "euclidean"),
-            vote=self.vote in ("weighted", "majority"),
-            temperature=self.temperature > 0,
-        )
+        check("k", self.k, at_least=1)
+        check_choice("distance", self.distance, ("cosine", "euclidean"))
+        check_choice("vote", self.vote, ("weighted", "majority"))
+        check("temperature", self.temperature, above=0)
 
     def __str__(self) -> str:
         votes = f"T = {self.temperature:g}" if self.vote == "weighted" else "majority vote"

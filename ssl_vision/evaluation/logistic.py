@@ -9,12 +9,12 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
+from ssl_vision.errors import check, check_choice
 from ssl_vision.evaluation.measurement import (
     Measurement,
     Source,
     Value,
     about_training,
-    check_options,
     classification,
     labelled_splits,
     labels_text,
@@ -49,12 +49,9 @@ class Logistic(Measurement):
     labels: Labels = "all"
 
     def __post_init__(self) -> None:
-        check_options(
-            self,
-            c=self.c > 0,
-            max_iter=self.max_iter >= 1,
-            labels=self.labels in ("all", *SHARES),
-        )
+        check("c", self.c, above=0)
+        check("max_iter", self.max_iter, at_least=1)
+        check_choice("labels", self.labels, ("all", *SHARES))
 
     def __str__(self) -> str:
         return f"logistic: L-BFGS on standardised features, C = {self.c:g}{labels_text(self.labels)}"

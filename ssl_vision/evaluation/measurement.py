@@ -265,17 +265,6 @@ def about_training(rule: Any, *, labels: Labels) -> dict[str, Any]:
     }
 
 
-def check_options(rule: object, **valid: bool) -> None:
-    """Check the fields of a rule.
-
-    Raises:
-        ValueError: a value is out of range; the message states the field and its value.
-    """
-    for name, is_valid in valid.items():
-        if not is_valid:
-            raise ValueError(f"{name}: out of range, got {getattr(rule, name)}")
-
-
 def options_text(rule: Any, *, without: Collection[str] = _COLUMNS) -> str:
     """The fields of a dataclass as text, by default those that have no field of their own in a row."""
     options = dataclasses.asdict(rule).items()

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from ssl_vision.data.module import LARGEST_BATCH
+from ssl_vision.errors import InputError, check, check_choice
 from ssl_vision.evaluation.measurement import (
     MOST_EPOCHS,
     Measurement,
     Source,
     Value,
     about_training,
-    check_options,
     classification,
     labelled_rows,
     labelled_splits,
@@ -58,16 +58,13 @@ class ProbeRule:
     """``adam`` has its usual coefficients and ignores ``momentum``."""
 
     def __post_init__(self) -> None:
-        check_options(
-            self,
-            epochs=1 <= self.epochs <= MOST_EPOCHS,
-            lr=self.lr > 0,
-            momentum=0 <= self.momentum < 1,
-            weight_decay=self.weight_decay >= 0,
-            batch_size=1 <= self.batch_size <= LARGEST_BATCH,
-            schedule=self.schedule in ("constant", "cosine"),
-            optimizer=self.optimizer in ("sgd", "nesterov", "adam"),
-        )
+        check("epochs", self.epochs, at_least=1, at_most=MOST_EPOCHS)
+        check("lr", self.lr, above=0)
+        check("momentum", self.momentum, at_least=0, below=1)
+        check("weight_decay", self.weight_decay, at_least=0)
+        check("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
+        check_choice("schedule", self.schedule, ("constant", "cosine"))
+        check_choice("optimizer", self.optimizer, ("sgd", "nesterov", "adam"))
 
 
 @measurement("linear")
@@ -98,12 +95,9 @@ class Linear(ProbeRule, Measurement):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_options(
-            self,
-            labels=self.labels in ("all", *SHARES),
-            augmentation=self.augmentation in ("none", "crop", "pretraining"),
-            views=self.views >= 1,
-        )
+        check_choice("labels", self.labels, ("all", *SHARES))
+        check_choice("augmentation", self.augmentation, ("none", "crop", "pretraining"))
+        check("views", self.views, at_least=1)
 
     def __str__(self) -> str:
         name = {"sgd": "SGD", "nesterov": "Nesterov's SGD", "adam": "Adam"}[self.optimizer]
@@ -166,17 +160,17 @@ class Grid(Measurement):
     labels: Labels = "all"
 
     def __post_init__(self) -> None:
-        check_options(
-            self,
-            lrs=bool(self.lrs) and all(lr > 0 for lr in self.lrs),
-            weight_decays=bool(self.weight_decays) and all(decay >= 0 for decay in self.weight_decays),
-            epochs=1 <= self.epochs <= MOST_EPOCHS,
-            momentum=0 <= self.momentum < 1,
-            batch_size=1 <= self.batch_size <= LARGEST_BATCH,
-            schedule=self.schedule in ("constant", "cosine"),
-            held_out=0 < self.held_out < 1,
-            labels=self.labels in ("all", *SHARES),
-        )
+        if not self.members:
+            raise InputError("lrs and weight_decays must each have at least one number")
+        for lr, weight_decay in self.members:
+            check("lrs", lr, above=0)
+            check("weight_decays", weight_decay, at_least=0)
+        check("epochs", self.epochs, at_least=1, at_most=MOST_EPOCHS)
+        check("momentum", self.momentum, at_least=0, below=1)
+        check("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
+        check_choice("schedule", self.schedule, ("constant", "cosine"))
+        check("held_out", self.held_out, above=0, below=1)
+        check_choice("labels", self.labels, ("all", *SHARES))
 
     @property
     def members(self) -> list[tuple[float, float]]:

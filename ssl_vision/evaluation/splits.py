@@ -12,7 +12,7 @@ from torch import Tensor
 from ssl_vision.data import HuggingFace, ImageData, ImageFolder, Images, Shards, Torchvision, Views
 from ssl_vision.data.loading.fingerprint import digest_of_images
 from ssl_vision.data.module import Split
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check
 from ssl_vision.metrics.rows import LazyRows
 from ssl_vision.runs.folder import below_home, significant
 from ssl_vision.runs.settings import class_name
@@ -184,8 +184,7 @@ def stratified(labels: Tensor, share: float, *, seed: int) -> Tensor:
     Raises:
         ValueError: ``share`` is out of range.
     """
-    if not 0 < share < 1:
-        raise ValueError(f"share: expected more than 0 and less than 1, got {share}")
+    check("share", share, above=0, below=1)
     labels = labels.cpu()
     taken = torch.zeros(len(labels), dtype=torch.bool)
     generator = torch.Generator().manual_seed(seed)

@@ -20,7 +20,7 @@ from ssl_vision.data.loading.decoding import Decoded, squares
 from ssl_vision.data.loading.file_listing import list_images
 from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.encoders import Encoder, device_of
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check
 from ssl_vision.evaluation.features import by_layer, chosen_device, empty_rows
 from ssl_vision.evaluation.processes import agreed, gathered, is_first, process_group, sharing
 from ssl_vision.hub import local_file
@@ -92,8 +92,7 @@ def run(args: Sequence[str]) -> None:
     )
     add_allow_class(parser)
     allow_class, options = allowed_classes(args), parser.parse_args(with_classes(args))
-    if not 1 <= options.batch_size <= LARGEST_BATCH:
-        raise InputError(f"--batch_size must lie in 1..{LARGEST_BATCH}, not {options.batch_size}")
+    check("--batch_size", options.batch_size, at_least=1, at_most=LARGEST_BATCH)
     folder, output, device = Path(options.images), Path(options.output), chosen_device(options.device)
     if output.suffix == ".parquet":
         needed("pyarrow", extra="parquet")

@@ -12,22 +12,6 @@ from ssl_vision.errors import InputError
 from ssl_vision.objectives import Objective, as_objective
 from ssl_vision.objectives.gather import is_distributed
 
-_LARGEST = 2**20
-"""Maximum width of a layer of the projection head, and maximum number of images in a chunk."""
-
-
-def check_sizes(**sizes: int | None) -> None:
-    """Check widths and numbers of images by the names of their options; None is not checked.
-
-    Raises:
-        InputError: a size is below 1 or above 2²⁰.
-    """
-    for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise InputError(f"{name} must be 1 or more, not {size}")
-        if size is not None and size > _LARGEST:
-            raise InputError(f"{name} must be {_LARGEST} or less, not {size}")
-
 
 def checked_objective(
     module: nn.Module, *, method: str, available: Collection[str], pairs: Sequence[str]

@@ -18,13 +18,12 @@ from ssl_vision.data.loading.loader import Batches
 from ssl_vision.data.module import ImageData, image_data
 from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.encoders import Encoder, ResNet, as_encoder, build, floating_dtype
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check, check_choice
 from ssl_vision.lightning_private import create_train_loader
 from ssl_vision.methods.checks import (
     check_gathers,
     check_images,
     check_shapes,
-    check_sizes,
     checked_loss,
     checked_objective,
 )
@@ -137,11 +136,11 @@ class Method(pl.LightningModule, ABC):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        check_sizes(hidden_dim=hidden_dim, output_dim=output_dim, chunk_size=chunk_size)
-        if head_batch_norm not in get_args(HeadBatchNorm):
-            raise InputError(f"head_batch_norm must be none, hidden or all, not {head_batch_norm}")
-        if bn not in ("joint", "per_view"):
-            raise InputError(f"bn must be joint or per_view, not {bn}")
+        check("hidden_dim", hidden_dim, at_least=1, at_most=2**20)
+        check("output_dim", output_dim, at_least=1, at_most=2**20)
+        check("chunk_size", chunk_size, at_least=1, at_most=2**20)
+        check_choice("head_batch_norm", head_batch_norm, get_args(HeadBatchNorm))
+        check_choice("bn", bn, ("joint", "per_view"))
         self.save_hyperparameters(ignore=["encoder", "objective", "optimizer"])
         self.hidden_dim = hidden_dim
         self.output_dim = output_dim

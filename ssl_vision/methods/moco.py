@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_vision.data.images import Batch
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check
 from ssl_vision.methods.momentum import MomentumMethod
 from ssl_vision.methods.outputs import View
 from ssl_vision.objectives.gather import gather, is_distributed
@@ -105,8 +105,7 @@ class MoCo(MomentumMethod):
                 f"MoCo requires an objective that uses a queue, unlike {type(self.objective).__name__}: use "
                 "one of the InfoNCE family"
             )
-        if not 1 <= queue_size <= 2**24:
-            raise InputError(f"queue_size must be between 1 and {2**24}, not {queue_size}")
+        check("queue_size", queue_size, at_least=1, at_most=2**24)
         with self.seeded(2):
             self.queue = KeyQueue(queue_size, self.output_dim)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ssl_vision.data.images import Batch
 from ssl_vision.encoders import floating_dtype
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check, check_choice
 from ssl_vision.methods.method import Method
 from ssl_vision.methods.outputs import View
 from ssl_vision.objectives import PairSet
@@ -78,10 +78,8 @@ class MomentumMethod(Method):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if not 0 <= momentum <= 1:
-            raise InputError(f"momentum must be between 0 and 1, not {momentum}")
-        if momentum_schedule not in get_args(Schedule):
-            raise InputError(f"momentum_schedule must be constant or cosine, not {momentum_schedule}")
+        check("momentum", momentum, at_least=0, at_most=1)
+        check_choice("momentum_schedule", momentum_schedule, get_args(Schedule))
         self.momentum, self.momentum_schedule = momentum, momentum_schedule
         self.symmetric = symmetric
         self._steps: float = math.inf

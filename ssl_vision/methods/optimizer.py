@@ -10,10 +10,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check, check_choice
 from ssl_vision.methods.lars import LARS
 from ssl_vision.methods.parameter_groups import freeze, parameter_groups
-from ssl_vision.objectives.arguments import check_choice
 
 _LARGEST = torch.finfo(torch.float32).max
 
@@ -76,19 +75,12 @@ class OptimizerRule:
         check_choice("optimizer.schedule", self.schedule, ("constant", "cosine"))
         check_choice("optimizer.lr_scaling", self.lr_scaling, ("none", "linear", "sqrt"))
         for field in ("lr", "weight_decay", "momentum", "warmup_epochs"):
-            if not 0 <= getattr(self, field) <= _LARGEST:
-                raise ValueError(
-                    f"optimizer.{field} must lie in [0, {_LARGEST:.2g}], got {getattr(self, field)}"
-                )
-        if not 0 < self.layer_decay <= 1:
-            raise ValueError(f"optimizer.layer_decay must be over 0 and at most 1, got {self.layer_decay}")
+            check(f"optimizer.{field}", getattr(self, field), at_least=0, at_most=_LARGEST)
+        check("optimizer.layer_decay", self.layer_decay, above=0, at_most=1)
         if self.name == "lars" and (self.layer_decay < 1 or self.exclude_bias_and_norm):
             option = "layer_decay" if self.layer_decay < 1 else "exclude_bias_and_norm"
             raise ValueError(f"optimizer.{option} does not support optimizer.name lars")
-        if self.reference_batch_size < 1:
-            raise ValueError(
-                f"optimizer.reference_batch_size must be 1 or more, got {self.reference_batch_size}"
-            )
+        check("optimizer.reference_batch_size", self.reference_batch_size, at_least=1)
         if self.warmup_epochs and self.schedule == "constant":
             raise ValueError("optimizer.warmup_epochs needs optimizer.schedule 'cosine'")
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from ssl_vision.errors import InputError
+from ssl_vision.errors import check
 
 HeadBatchNorm = Literal["none", "hidden", "all"]
 
@@ -34,8 +34,7 @@ def projection_head(
     Raises:
         InputError: it has fewer than two layers.
     """
-    if layers < 2:
-        raise InputError(f"head_layers must be 2 or more, not {layers}")
+    check("head_layers", layers, at_least=2)
     modules: list[nn.Module] = []
     for width in (features, *[hidden] * (layers - 2)):
         modules.append(nn.Linear(width, hidden, bias=batch_norm == "none"))

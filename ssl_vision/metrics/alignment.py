@@ -7,6 +7,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from ssl_vision.descriptions import DescribedMetric
+from ssl_vision.errors import check
 from ssl_vision.metrics.rows import check_features, unit_rows
 
 
@@ -43,8 +44,7 @@ class Alignment(Metric, DescribedMetric):
 
     def __init__(self, gamma: float = 2.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not gamma > 0:
-            raise ValueError(f"gamma: expected more than 0, got {gamma}")
+        check("gamma", gamma, above=0)
         self.gamma = gamma
         self.add_state("total", default=torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", default=torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")

@@ -8,6 +8,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from ssl_vision.descriptions import DescribedMetric
+from ssl_vision.errors import check, check_choice
 from ssl_vision.metrics.knn_table import KNNScore, knn_table
 from ssl_vision.metrics.neighbours import nearest
 from ssl_vision.metrics.rows import UNLABELLED, check_features, checked_labels, joined
@@ -62,10 +63,8 @@ class KNNAccuracy(Metric, DescribedMetric):
     ) -> None:
         super().__init__(**kwargs)
         for name, value in (("num_classes", num_classes), ("k", k), ("top", top)):
-            if value < 1:
-                raise ValueError(f"{name}: expected at least 1, got {value}")
-        if temperature is not None and not temperature > 0:
-            raise ValueError(f"temperature: expected more than 0, or None, got {temperature}")
+            check(name, value, at_least=1)
+        check("temperature", temperature, above=0)
         self.num_classes, self.k, self.temperature, self.top = num_classes, k, temperature, top
         self._warned = False
         for split in ("bank", "query"):
@@ -85,8 +84,7 @@ class KNNAccuracy(Metric, DescribedMetric):
         """
         check_features(features)
         labels = checked_labels(labels, len(features))
-        if split not in ("bank", "query"):
-            raise ValueError(f"split: expected bank or query, got {split!r}")
+        check_choice("split", split, ("bank", "query"))
         getattr(self, f"{split}_features").append(features.detach().clone())
         getattr(self, f"{split}_labels").append(labels.clone())
 

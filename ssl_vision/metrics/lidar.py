@@ -8,6 +8,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from ssl_vision.descriptions import DescribedMetric
+from ssl_vision.errors import check
 from ssl_vision.metrics.rows import joined
 
 EPSILON = 1e-7
@@ -82,8 +83,7 @@ def lidar(views: Tensor | ViewScatter, *, delta: float = 1e-4) -> Tensor:
         >>> round(float(lidar(views)), 2)
         3.0
     """
-    if not delta > 0:
-        raise ValueError(f"delta: expected more than 0, got {delta}")
+    check("delta", delta, above=0)
     if not isinstance(views, ViewScatter):
         _check_views(views)
         if len(views) == 0:
@@ -132,8 +132,7 @@ class LiDAR(Metric, DescribedMetric):
 
     def __init__(self, delta: float = 1e-4, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not delta > 0:
-            raise ValueError(f"delta: expected more than 0, got {delta}")
+        check("delta", delta, above=0)
         self.delta = delta
         self.add_state("views", default=[], dist_reduce_fx="cat")
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from ssl_vision.errors import check_choice
 from ssl_vision.metrics.precision import exact_float32
 from ssl_vision.metrics.rows import Features, LazyRows, check_features, map_rows, parts, unit_rows
 from ssl_vision.progress import Progress
@@ -86,10 +87,8 @@ def nearest(
         )
     if not 1 <= k <= len(bank):
         raise ValueError(f"k: expected 1 to {len(bank)}, the rows of the bank, got {k}")
-    if backend not in ("auto", "faiss", "torch"):
-        raise ValueError(f"backend: expected auto, faiss or torch, got {backend!r}")
-    if metric not in ("cosine", "euclidean"):
-        raise ValueError(f"metric: expected cosine or euclidean, got {metric!r}")
+    check_choice("backend", backend, ("auto", "faiss", "torch"))
+    check_choice("metric", metric, ("cosine", "euclidean"))
     allowed = HALVES if metric == "cosine" else ()
     if dtype not in (torch.float32, *allowed):
         raise ValueError(f"dtype: expected {(torch.float32, *allowed)} for metric={metric!r}, got {dtype}")

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ssl_vision.errors import check
 from ssl_vision.metrics.precision import exact_float32
 from ssl_vision.metrics.rows import UNLABELLED, check_features, checked_labels, unit_rows
 from ssl_vision.metrics.tolerance import class_cosines
@@ -79,8 +80,7 @@ def pair_statistics(
     if len(features) < 2:
         raise ValueError(f"features: expected at least 2 rows to form a pair, got {tuple(features.shape)}")
     check_sharpness(t)
-    if tile < 1:
-        raise ValueError(f"tile: expected at least 1, got {tile}")
+    check("tile", tile, at_least=1)
     if labels is None:
         labels = torch.full((len(features),), UNLABELLED, device=features.device)
     labels = checked_labels(labels, len(features))

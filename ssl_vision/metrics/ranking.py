@@ -7,6 +7,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from ssl_vision.descriptions import DescribedMetric
+from ssl_vision.errors import check
 from ssl_vision.metrics.precision import exact_float32
 from ssl_vision.metrics.rows import check_features, joined, unit_rows
 
@@ -61,8 +62,7 @@ def rank_correlation(features: Tensor, levels: Tensor, *, tile: int = 1024) -> R
     """
     check_features(features)
     _check_levels(levels, len(features))
-    if tile < 1:
-        raise ValueError(f"tile: expected at least 1, got {tile}")
+    check("tile", tile, at_least=1)
     labelled = (levels >= 0).all(dim=1)
     features, levels = features[labelled], levels[labelled]
     if not features.isfinite().all():

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from ssl_vision.errors import check
 from ssl_vision.metrics.neighbours import Neighbours
 from ssl_vision.metrics.rows import checked_labels
 
@@ -61,8 +62,7 @@ def votes(
             raise ValueError(f"k: expected 1 to {count}, the number of neighbours, got {k}")
     if list(ks) != sorted(ks):
         raise ValueError(f"ks: expected increasing, got {list(ks)}")
-    if temperature is not None and not temperature > 0:
-        raise ValueError(f"temperature: expected more than 0, or None, got {temperature}")
+    check("temperature", temperature, above=0)
     labels = checked_labels(labels, len(labels))
     check_range(labels, num_classes, "labels")
     if neighbours.index.numel() and neighbours.index.max() >= len(labels):

@@ -3,13 +3,26 @@
 They require only torch and work in any training loop.
 """
 
-from ssl_vision.objectives.anchor_batch import AnchorBatch
-from ssl_vision.objectives.bank import Bank
 from ssl_vision.objectives.chunks import in_chunks
 from ssl_vision.objectives.contrastive import Contrastive, PairSet
-from ssl_vision.objectives.critic import Critic
-from ssl_vision.objectives.dissipation import MAT, MET, MPT, ArcCon, HardestTriplet
-from ssl_vision.objectives.gates import Gate, HingeGate, OpenGate, SigmoidGate, StepGate, WithinViewGate
+from ssl_vision.objectives.gradient_terms import (
+    AnchorBatch,
+    AngularRatio,
+    ConstantRatio,
+    Gate,
+    HardestNegative,
+    HingeGate,
+    NegativeWeight,
+    OpenGate,
+    PowerOverNegatives,
+    Ratio,
+    SigmoidGate,
+    SlopeRatio,
+    SoftmaxOverNegatives,
+    SoftmaxOverPairs,
+    StepGate,
+    WithinViewGate,
+)
 from ssl_vision.objectives.logit_margin import logit_margin, normalize, positive_similarity
 from ssl_vision.objectives.margin_loss import (
     Anchors,
@@ -23,15 +36,7 @@ from ssl_vision.objectives.margin_loss import (
     Softmax,
     VonMisesFisher,
 )
-from ssl_vision.objectives.modified import ModifiedBarlowTwins, ModifiedMHE, ModifiedMHS, ModifiedVICReg
-from ssl_vision.objectives.negative_weights import (
-    HardestNegative,
-    NegativeWeight,
-    PowerOverNegatives,
-    SoftmaxOverNegatives,
-    SoftmaxOverPairs,
-)
-from ssl_vision.objectives.objective import Objective, as_objective
+from ssl_vision.objectives.objective import Objective, TwoViews, as_objective
 from ssl_vision.objectives.presets import (
     DCL,
     DCLW,
@@ -45,8 +50,7 @@ from ssl_vision.objectives.presets import (
     MACLb,
     MACLc,
 )
-from ssl_vision.objectives.ratios import AngularRatio, ConstantRatio, Ratio, SlopeRatio
-from ssl_vision.objectives.reclaim import RECLAIM
+from ssl_vision.objectives.reclaim import RECLAIM, Bank, Critic
 from ssl_vision.objectives.redundancy import BarlowTwins, SphericalBarlowTwins, SphericalVICReg, VICReg
 from ssl_vision.objectives.supervised import SupCon
 from ssl_vision.objectives.temperature import (
@@ -62,8 +66,14 @@ from ssl_vision.objectives.temperature import (
     TemperatureRule,
 )
 from ssl_vision.objectives.tiled import Pairs
-from ssl_vision.objectives.two_views import TwoViews
-from ssl_vision.objectives.unified_gradient import UnifiedGradient
+from ssl_vision.objectives.triplet_and_angle import MAT, MET, MPT, ArcCon, HardestTriplet
+from ssl_vision.objectives.unified_gradient import (
+    ModifiedBarlowTwins,
+    ModifiedMHE,
+    ModifiedMHS,
+    ModifiedVICReg,
+    UnifiedGradient,
+)
 from ssl_vision.objectives.uniformity import MHE, MHS, AlignmentUniformity
 
 __all__ = [

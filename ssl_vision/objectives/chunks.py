@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from ssl_vision.errors import check
+
 
 def in_chunks(network: nn.Module, *inputs: Tensor, size: int, call: Callable[..., Any] | None = None) -> Any:
     """Compute ``network(*inputs)`` for at most ``size`` rows at a time, and again in the backward pass.
@@ -43,8 +45,7 @@ def in_chunks(network: nn.Module, *inputs: Tensor, size: int, call: Callable[...
         >>> torch.allclose(in_chunks(network, images, size=32), network(images), atol=1e-6)
         True
     """
-    if size < 1:
-        raise ValueError(f"size must be 1 or more, got {size}")
+    check("size", size, at_least=1)
     lengths = [len(rows) for rows in inputs]
     if len(set(lengths)) != 1:
         raise ValueError(f"inputs must have the same number of rows, got {lengths}")

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from ssl_vision.objectives.arguments import check_choice
+from ssl_vision.errors import check_choice
 from ssl_vision.objectives.gather import gather_batch
 from ssl_vision.objectives.logit_margin import autocast_disabled, normalize, positives, unit_logit_margin
 from ssl_vision.objectives.margin_loss import Anchors, MarginLoss, Softmax
@@ -78,8 +78,7 @@ class Contrastive(Objective):
         """Compare the first accepted pairs that the objective supports, unless the constructor set them."""
         supported = sorted(set(self.supported_pairs).intersection(accepted), key=accepted.index)
         self.pairs: PairSet = self._given_pairs or (supported or self.supported_pairs)[0]
-        if self.pairs not in accepted:
-            raise ValueError(f"pairs must be {' or '.join(accepted)}, not {self.pairs}")
+        check_choice("pairs", self.pairs, accepted)
         self.required_inputs = ("negatives",) if self.pairs == "queue" else type(self).required_inputs
 
     def set_epoch(self, epoch: int) -> None:

@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from ssl_vision.errors import check_choice
+
 DistanceName = Literal["product", "euclidean", "angle"]
 
 
@@ -50,8 +52,7 @@ def distance(metric: DistanceName) -> Distance:
     Raises:
         ValueError: the metric is unknown.
     """
-    if metric not in _DISTANCES:
-        raise ValueError(f"metric must be one of {', '.join(_DISTANCES)}, got {metric!r}")
+    check_choice("metric", metric, _DISTANCES)
     return _DISTANCES[metric]
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ssl_vision.objectives.arguments import check_positive
+from ssl_vision.errors import check
 
 
 class Anchors(NamedTuple):
@@ -171,7 +171,7 @@ class AtTemperature(MarginLoss):
 
     def __init__(self, temperature: float = 1.0) -> None:
         super().__init__()
-        check_positive("temperature", temperature)
+        check("temperature", temperature, above=0)
         self.temperature = temperature
 
     def forward(self, anchors: Anchors) -> Tensor:
@@ -202,7 +202,7 @@ class VonMisesFisher(MarginLoss):
 
     def __init__(self, sigma: float = 0.5) -> None:
         super().__init__()
-        check_positive("sigma", sigma)
+        check("sigma", sigma, above=0)
         self.sigma = sigma
 
     def forward(self, anchors: Anchors) -> Tensor:

@@ -49,6 +49,15 @@ class InfoNCE(_Preset):
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # the two views of an image agree, images are orthogonal
         >>> InfoNCE(temperature=1.0)(z1, z2)
         tensor(1.1654)
+
+        Naive form:
+
+        >>> z1, z2 = torch.eye(4) + 0.1, torch.eye(4).roll(1, dims=1) + 0.2
+        >>> u = torch.nn.functional.normalize(torch.cat([z1, z2]), dim=1)
+        >>> logits = (u @ u.T / 0.1).fill_diagonal_(-torch.inf)
+        >>> other_view = torch.arange(8).roll(4)
+        >>> naive = torch.nn.functional.cross_entropy(logits, other_view)
+        >>> torch.testing.assert_close(InfoNCE(temperature=0.1)(z1, z2), naive)
     """
 
 

@@ -2,18 +2,215 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
+from torch.nn.functional import leaky_relu, softplus
+from torch.nn.utils.parametrizations import spectral_norm
+from torch.utils.checkpoint import checkpoint
 
-from ssl_vision.objectives.bank import Bank, Chosen
-from ssl_vision.objectives.critic import Critic, Weights, mean_over_negatives
+from ssl_vision.errors import check, check_choice
 from ssl_vision.objectives.gather import gather, is_distributed, mean_over_processes
-from ssl_vision.objectives.logit_margin import autocast_disabled, normalize
+from ssl_vision.objectives.logit_margin import autocast_disabled, linear, normalize
 from ssl_vision.objectives.objective import Objective, as_objective
 from ssl_vision.objectives.presets import InfoNCE
+
+TILE = 2**24
+"""Maximum number of similarities in memory at a time."""
+
+PAIRS = 2**17
+"""Maximum number of pairs evaluated at once. More are evaluated in parts, again in the backward pass."""
+
+_SLOPE = 0.2
+
+
+class Critic(nn.Module):
+    """1-Lipschitz logit c(u, v) of a pair; sigmoid(c) is the probability that u and v are from one image.
+
+        û = A u,  v̂ = B v,  c = W₃ φ(W₂ φ(W₁ [û; v̂] + b₁) + b₂) + b₃,    φ = LeakyReLU(0.2)
+
+    where A and B also have biases. Every matrix is divided by its largest singular value, which is estimated
+    by one power iteration for each call in training. While the weights change fast, the Lipschitz constant
+    can therefore be slightly above 1. The annex of the RECLAIM paper maps both to 64 dimensions, followed by
+    three layers, and does not state the activations. Because |c(p) − c(q)| ≤ ‖p − q‖ for pairs p and q, c
+    varies by at most 2√2 over unit u and v, and by at most 2 if one of them is fixed.
+
+    Args:
+        u_dim: dimension of u.
+        v_dim: dimension of v.
+        width: dimension of û, v̂ and the hidden layers.
+
+    Example:
+        >>> critic = Critic(u_dim=16, v_dim=8)
+        >>> critic(torch.rand(4, 16), torch.rand(4, 8)).shape
+        torch.Size([4])
+    """
+
+    def __init__(self, u_dim: int, v_dim: int, *, width: int = 64) -> None:
+        super().__init__()
+        self.u = spectral_norm(nn.Linear(u_dim, width))
+        self.v = spectral_norm(nn.Linear(v_dim, width))
+        self.first = spectral_norm(nn.Linear(2 * width, width))
+        self.second = spectral_norm(nn.Linear(width, width))
+        self.third = spectral_norm(nn.Linear(width, 1))
+
+    def forward(self, u: Tensor, v: Tensor) -> Tensor:
+        """Compute c for u of shape (…, ``u_dim``) and v of shape (…, ``v_dim``), which are broadcast."""
+        weights = self.weights(u)
+        return weights.joined(weights.left(u), weights.right(v))
+
+    def weights(self, like: Tensor) -> "Weights":
+        """Return the constrained weights in the dtype of ``like``, after one power iteration."""
+        layers = [getattr(self, name) for name in Weights._fields]
+        return Weights(*((layer.weight.to(like.dtype), layer.bias.to(like.dtype)) for layer in layers))
+
+
+class Weights(NamedTuple):
+    """Constrained weights of a critic. The layer that joins u and v is split, so each row is mapped once."""
+
+    u: tuple[Tensor, Tensor]
+    v: tuple[Tensor, Tensor]
+    first: tuple[Tensor, Tensor]
+    second: tuple[Tensor, Tensor]
+    third: tuple[Tensor, Tensor]
+
+    def detach(self) -> "Weights":
+        """Return the same weights without gradient."""
+        return Weights(*((weight.detach(), bias.detach()) for weight, bias in self))
+
+    def left(self, u: Tensor) -> Tensor:
+        """Compute the contribution of u to the first hidden layer, shape (…, width)."""
+        return linear(linear(u, *self.u), self.first[0].chunk(2, dim=1)[0])
+
+    def right(self, v: Tensor) -> Tensor:
+        """Compute the contribution of v, including the bias, shape (…, width)."""
+        return linear(linear(v, *self.v), self.first[0].chunk(2, dim=1)[1], self.first[1])
+
+    def joined(self, left: Tensor, right: Tensor) -> Tensor:
+        """Compute c from both contributions, of their broadcast shape without the last dimension."""
+        hidden = leaky_relu(left + right, _SLOPE)
+        hidden = leaky_relu(linear(hidden, *self.second), _SLOPE)
+        return linear(hidden, *self.third)[..., 0]
+
+
+def mean_over_negatives(
+    weights: Weights, left: Tensor, right: Tensor, counts: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute the mean softplus(c) and the mean c over the negatives of each anchor; 0 without negatives.
+
+    Args:
+        weights: weights of the critic.
+        left: contributions of u from ``Weights.left``, shape (N or 1, K or 1, width).
+        right: contributions of v from ``Weights.right``, in the same shape.
+        counts: mask of the pairs to include, shape (N, K).
+
+    Returns:
+        The two means, shape (N,) each; only the first has a gradient.
+    """
+    anchors, negatives = counts.shape
+
+    def part(left: Tensor, right: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        logits = weights.joined(left, right)
+        number = counts.sum(dim=1).clamp(min=1)
+        return (softplus(logits) * counts).sum(dim=1) / number, (logits.detach() * counts).sum(dim=1) / number
+
+    size = max(1, PAIRS // negatives)
+    if anchors <= size:
+        return part(left, right, counts)
+    parts = [
+        checkpoint(
+            part,
+            *(side if len(side) == 1 else side[start : start + size] for side in (left, right)),
+            counts[start : start + size],
+            use_reentrant=False,
+        )
+        for start in range(0, anchors, size)
+    ]
+    losses, logits = zip(*parts, strict=True)
+    return torch.cat(losses), torch.cat(logits)
+
+
+class Chosen(NamedTuple):
+    """Rows of a bank that were chosen for each of N anchors."""
+
+    index: Tensor  # type: ignore[assignment]  # hides tuple.index
+    """Indices of the rows, int64 of shape (N, K)."""
+    counts: Tensor
+    """Mask of the valid entries, bool of shape (N, K); False if there was no further row to choose."""
+
+
+class Bank(nn.Module):
+    """Memory bank with one unit row for each training image, a moving average of its representations.
+
+        row ← unit((1 − ρ) z + ρ row)             (RECLAIM paper, Eq. 7, with the result normalised)
+
+    A row is zero, and is never chosen, until its image is seen for the first time. It is then z itself. (In
+    the paper, rows are random at first, so that the first negatives would be random.) Rows have no gradient.
+    They are buffers and therefore part of a checkpoint.
+
+    The search multiplies queries and rows in tiles.
+
+    Args:
+        images: number of rows.
+        dim: dimension of a row.
+
+    Example:
+        >>> bank = Bank(images=100, dim=4)
+        >>> bank.write(torch.tensor([7, 8, 9]), torch.eye(4)[:3], rho=0.5)
+        >>> # the nearest other image of image 7
+        >>> bank.nearest(torch.tensor([[0.8, 0.6, 0, 0]]), own=torch.tensor([7]), k=1).index
+        tensor([[8]])
+    """
+
+    rows: Tensor
+    written: Tensor
+
+    def __init__(self, images: int, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(images, dim))
+        self.register_buffer("written", torch.zeros(images, dtype=torch.bool))
+
+    @torch.no_grad()
+    def write(self, indices: Tensor, z: Tensor, *, rho: float) -> None:
+        """Update the rows of some images; a row is unchanged if its z is not finite.
+
+        Args:
+            indices: unique indices of the images, int64 of shape (N,).
+            z: unit rows, shape (N, D).
+            rho: share ρ of the previous row.
+        """
+        finite = z.isfinite().all(dim=1)
+        before = self.rows[indices]
+        now = torch.where(finite[:, None], normalize((1 - rho) * z + rho * before).to(before.dtype), before)
+        self.rows[indices] = now
+        self.written[indices] |= finite
+
+    @torch.no_grad()
+    def nearest(self, queries: Tensor, own: Tensor, k: int) -> Chosen:
+        """Find the k written rows of other images that are most similar to each query, in descending order.
+
+        Args:
+            queries: unit rows, shape (N, D).
+            own: index of the image of each query, which is never chosen, int64 of shape (N,).
+            k: number of rows, at least 1 and below the number of rows of the bank.
+        """
+        tile = max(1, TILE // max(1, len(queries)))
+        similarity, index = queries.new_empty(len(queries), 0), own.new_empty(len(queries), 0)
+        for start in range(0, len(self.rows), tile):
+            rows, written = self.rows[start : start + tile], self.written[start : start + tile]
+            products = queries @ rows.to(queries.dtype).T
+            products.masked_fill_(~written, -torch.inf)
+            column = (own - start)[:, None]
+            outside = (column < 0) | (column >= len(rows))
+            column = column.clamp(0, len(rows) - 1)
+            products.scatter_(1, column, products.gather(1, column).where(outside, -torch.inf))
+            values, columns = products.topk(min(k, len(rows)), dim=1)
+            similarity, index = torch.cat((similarity, values), dim=1), torch.cat((index, columns + start), 1)
+            similarity, order = similarity.topk(min(k, similarity.shape[1]), dim=1)
+            index = index.gather(1, order)
+        return Chosen(index, similarity > -torch.inf)
+
 
 Pair = Literal["layers", "views", "depths"]
 Negatives = Literal["nearest", "random", "batch"]
@@ -101,19 +298,15 @@ class RECLAIM(Objective):
         width: int = 64,
     ) -> None:
         super().__init__()
-        for name, value, fits, range_ in (
-            ("weight", weight, 0 <= weight < math.inf, "0 or more"),
-            ("pair", pair, pair in _FROM, f"one of {', '.join(_FROM)}"),
-            ("k", k, k >= 1, "1 or more"),
-            ("gamma", gamma, gamma is None or 0 <= gamma < math.inf, "0 or more"),
-            ("rho", rho, 0 <= rho < 1, "in [0, 1)"),
-            ("negatives", negatives, negatives in ("nearest", "random", "batch"), "nearest, random or batch"),
-            ("share", share, 0 < share <= 1, "in (0, 1]"),
-            ("warmup_epochs", warmup_epochs, warmup_epochs >= 0, "0 or more"),
-            ("width", width, width >= 1, "1 or more"),
-        ):
-            if not fits:
-                raise ValueError(f"{name} must be {range_}, got {value!r}")
+        check("weight", weight, at_least=0)
+        check_choice("pair", pair, _FROM)
+        check("k", k, at_least=1)
+        check("gamma", gamma, at_least=0)
+        check("rho", rho, at_least=0, below=1)
+        check_choice("negatives", negatives, get_args(Negatives))
+        check("share", share, above=0, at_most=1)
+        check("warmup_epochs", warmup_epochs, at_least=0)
+        check("width", width, at_least=1)
         self.objective = InfoNCE() if objective is None else objective
         if isinstance(self.objective, RECLAIM):
             raise ValueError("objective must not be RECLAIM itself")

@@ -3,10 +3,9 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from ssl_vision.objectives.arguments import check_not_negative, check_positive
-from ssl_vision.objectives.linear import linear
-from ssl_vision.objectives.logit_margin import normalize
-from ssl_vision.objectives.two_views import TwoViews
+from ssl_vision.errors import check
+from ssl_vision.objectives.logit_margin import linear, normalize
+from ssl_vision.objectives.objective import TwoViews
 
 
 class BarlowTwins(TwoViews):
@@ -37,8 +36,8 @@ class BarlowTwins(TwoViews):
 
     def __init__(self, *, weight: float = 0.005, epsilon: float = 1e-5, gather: bool = True) -> None:
         super().__init__(gather=gather)
-        check_not_negative("weight", weight)
-        check_positive("epsilon", epsilon)
+        check("weight", weight, at_least=0)
+        check("epsilon", epsilon, above=0)
         self.weight, self.epsilon = weight, epsilon
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
@@ -121,10 +120,10 @@ class VICReg(TwoViews):
         gather: bool = True,
     ) -> None:
         super().__init__(gather=gather)
-        check_not_negative("invariance_weight", invariance_weight)
-        check_not_negative("variance_weight", variance_weight)
-        check_not_negative("covariance_weight", covariance_weight)
-        check_positive("epsilon", epsilon)
+        check("invariance_weight", invariance_weight, at_least=0)
+        check("variance_weight", variance_weight, at_least=0)
+        check("covariance_weight", covariance_weight, at_least=0)
+        check("epsilon", epsilon, above=0)
         self.invariance_weight, self.variance_weight = invariance_weight, variance_weight
         self.covariance_weight, self.epsilon = covariance_weight, epsilon
 
@@ -173,7 +172,7 @@ class SphericalVICReg(TwoViews):
 
     def __init__(self, *, weight: float = 30.0, gather: bool = True) -> None:
         super().__init__(gather=gather)
-        check_not_negative("weight", weight)
+        check("weight", weight, at_least=0)
         self.weight = weight
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:

@@ -11,21 +11,12 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from ssl_vision.errors import check
 from ssl_vision.objectives.logit_margin import at_least_float32
 
 SMALLEST = 1e-3
 
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
-
-
-def _require_temperature(name: str, value: float) -> None:
-    _require(
-        math.isfinite(value) and value >= SMALLEST,
-        f"{name} must be at least {SMALLEST} (cosine similarities are divided by it), got {value}",
-    )
+"""Smallest temperature; cosine similarities are divided by it."""
 
 
 class TemperatureRule(nn.Module):
@@ -83,7 +74,7 @@ class Constant(TemperatureRule):
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
-        _require_temperature("temperature", temperature)
+        check("temperature", temperature, at_least=SMALLEST)
         self.temperature = temperature
 
     def forward(self, positive: Tensor) -> Tensor:
@@ -149,8 +140,8 @@ class LinearInEpoch(EpochRule):
 
     def __init__(self, base: float = 0.07, slope: float = 1.4e-4) -> None:
         super().__init__()
-        _require_temperature("base", base)
-        _require(slope >= 0, f"slope must not be negative (τ would reach 0), got {slope}")
+        check("base", base, at_least=SMALLEST)
+        check("slope", slope, at_least=0)
         self.base, self.slope = base, slope
 
     def at(self, epoch: int) -> float:
@@ -178,9 +169,9 @@ class CosineInEpoch(EpochRule):
 
     def __init__(self, start: float = 0.1, end: float = 0.2, *, epochs: int = 200) -> None:
         super().__init__()
-        _require_temperature("start", start)
-        _require_temperature("end", end)
-        _require(epochs >= 1, f"epochs must be at least 1, got {epochs}")
+        check("start", start, at_least=SMALLEST)
+        check("end", end, at_least=SMALLEST)
+        check("epochs", epochs, at_least=1)
         self.start, self.end, self.epochs = start, end, epochs
 
     def at(self, epoch: int) -> float:
@@ -228,8 +219,8 @@ class AlignmentExponential(AlignmentRule):
 
     def __init__(self, base: float = 0.1, alpha: float = 2.0) -> None:
         super().__init__()
-        _require(math.isfinite(alpha) and alpha >= 1, f"alpha must be at least 1, got {alpha}")
-        _require_temperature("base / alpha", base / alpha)
+        check("alpha", alpha, at_least=1)
+        check("base / alpha", base / alpha, at_least=SMALLEST)
         self.base, self.alpha = base, alpha
 
     def at(self, alignment: Tensor) -> Tensor:
@@ -264,11 +255,10 @@ class AlignmentLinear(AlignmentRule):
         self, base: float = 0.1, beta: float = 0.5, threshold: float = 0.0, minimum: float = 0.01
     ) -> None:
         super().__init__()
-        _require_temperature("base", base)
-        _require(0 <= beta <= 1, f"beta must be in [0, 1], got {beta}")
-        _require(-1 <= threshold <= 1, f"threshold must be in [-1, 1], got {threshold}")
-        _require_temperature("minimum", minimum)
-        _require(minimum <= base, f"minimum must be at most the base temperature {base}, got {minimum}")
+        check("base", base, at_least=SMALLEST)
+        check("beta", beta, at_least=0, at_most=1)
+        check("threshold", threshold, at_least=-1, at_most=1)
+        check("minimum", minimum, at_least=SMALLEST, at_most=base)
         self.base, self.beta, self.threshold, self.minimum = base, beta, threshold, minimum
 
     def at(self, alignment: Tensor) -> Tensor:
@@ -325,11 +315,8 @@ class Learnable(TemperatureRule):
 
     def __init__(self, temperature: float = 0.1, minimum: float = 0.01, maximum: float = 1.0) -> None:
         super().__init__()
-        _require_temperature("minimum", minimum)
-        _require(
-            minimum <= temperature <= maximum,
-            f"temperature must lie between minimum {minimum} and maximum {maximum}, got {temperature}",
-        )
+        check("minimum", minimum, at_least=SMALLEST)
+        check("temperature", temperature, at_least=minimum, at_most=maximum)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
         self.minimum, self.maximum = minimum, maximum
 

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ssl_vision.objectives.arguments import check_choice, check_not_negative, check_positive
+from ssl_vision.errors import check, check_choice
 from ssl_vision.objectives.distance import chord
 from ssl_vision.objectives.logit_margin import (
     autocast_disabled,
@@ -16,8 +16,8 @@ from ssl_vision.objectives.logit_margin import (
     positives,
     unit_logit_margin,
 )
+from ssl_vision.objectives.objective import TwoViews
 from ssl_vision.objectives.tiled import hardest, itself, tiled
-from ssl_vision.objectives.two_views import TwoViews
 
 Spread = Literal["within", "both", "cross"]
 """Pairs that repel each other: other images in the anchor's own view, in both views, or in the other view."""
@@ -77,11 +77,10 @@ class AlignmentUniformity(TwoViews):
     ) -> None:
         super().__init__(gather=gather)
         check_choice("pairs", pairs, SPREADS)
-        check_not_negative("alignment_weight", alignment_weight)
-        check_not_negative("uniformity_weight", uniformity_weight)
-        if not 1 <= alpha < math.inf:
-            raise ValueError(f"alpha must be at least 1, got {alpha}")
-        check_positive("t", t)
+        check("alignment_weight", alignment_weight, at_least=0)
+        check("uniformity_weight", uniformity_weight, at_least=0)
+        check("alpha", alpha, at_least=1)
+        check("t", t, above=0)
         self.alignment_weight, self.uniformity_weight = alignment_weight, uniformity_weight
         self.alpha, self.t = alpha, t
         self.pairs: Spread = pairs
@@ -127,7 +126,7 @@ class MHE(TwoViews):
 
     def __init__(self, *, weight: float = 10.0, gather: bool = True) -> None:
         super().__init__(gather=gather)
-        check_not_negative("weight", weight)
+        check("weight", weight, at_least=0)
         self.weight = weight
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
@@ -162,7 +161,7 @@ class MHS(TwoViews):
 
     def __init__(self, *, weight: float = 1.0, gather: bool = True) -> None:
         super().__init__(gather=gather)
-        check_not_negative("weight", weight)
+        check("weight", weight, at_least=0)
         self.weight = weight
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:

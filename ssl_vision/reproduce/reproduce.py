@@ -12,7 +12,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.cli.recipes import CONFIGS, find_recipe
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check
 from ssl_vision.reproduce.paper import Paper, Table, TableCell, extended
 from ssl_vision.reproduce.paper_file import read_paper
 from ssl_vision.reproduce.paper_run import PaperRun, options_of, seconds_left
@@ -39,8 +39,7 @@ def run(args: Sequence[str]) -> None:
     """
     own_args, extra = _split(args)
     options = _parser().parse_args(own_args)
-    if (options.seeds or 0) > _MOST_SEEDS:
-        raise InputError(f"--seeds must be {_MOST_SEEDS} or less, not {options.seeds}")
+    check("--seeds", options.seeds, at_most=_MOST_SEEDS)
     small = options.budget == "small"
     paper = read_paper(find_recipe(options.paper, CONFIGS / "paper", "paper file"), small=small)
     tables = [paper.tables[name] for name in _tables(paper, options.table)]

@@ -297,9 +297,9 @@ def test_diagnostics_of_reclaim_use_inner_objective():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: GradientDiagnostics(every=0), "every must be 1 or more, got 0"),
-        (lambda: GradientDiagnostics(images=1), "images must be 2 or more, got 1"),
-        (lambda: ShadowObjectives([DCL()], every=0), "every must be 1 or more, got 0"),
+        (lambda: GradientDiagnostics(every=0), "every must be at least 1, got 0"),
+        (lambda: GradientDiagnostics(images=1), "images must be at least 2, got 1"),
+        (lambda: ShadowObjectives([DCL()], every=0), "every must be at least 1, got 0"),
         (lambda: ShadowObjectives([]), "objectives: expected at least one"),
     ],
 )

@@ -397,7 +397,7 @@ def test_row_option_selects_evaluation_row_by_field(tmp_path, monkeypatch):
         (["--by=seed"], "--by seed: expected a setting; runs are paired by their seeds"),
         (["--baseline=macl"], "--baseline macl: no such group; available: DCL, InfoNCE, MACL"),
         (["--metric=val/rankme"], "runs/DCL-0 has no val/rankme in its metrics.csv"),
-        (["--alpha=0"], "alpha: expected a number from 1e-9 to below 1, got 0"),
+        (["--alpha=0"], "alpha must be at least 1e-09 and below 1, got 0"),
         (["--output=x.txt"], "--output x.txt: expected a name that ends in .json, .md, .csv"),
         (["--row=k"], "--row k: expected KEY=VALUE"),
     ],

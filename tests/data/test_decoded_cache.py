@@ -219,5 +219,5 @@ def test_unwritable_or_full_cache_dir_raises_input_error(photos, tmp_path, monke
 
 
 def test_invalid_cache_mode_raises_input_error(photos):
-    with pytest.raises(InputError, match="cache must be auto, always or never, not maybe"):
+    with pytest.raises(InputError, match="cache must be one of 'auto', 'always', 'never', got 'maybe'"):
         folder(photos, cache="maybe")

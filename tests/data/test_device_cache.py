@@ -110,7 +110,7 @@ def test_resident_share_limits_all_datasets_together(set_free_memory, fake_devic
 
 @pytest.mark.parametrize("share", [-0.1, 1.1])
 def test_resident_share_out_of_range_raises_input_error(share):
-    with pytest.raises(InputError, match=rf"^resident must lie in \[0, 1\], not {share}"):
+    with pytest.raises(InputError, match=rf"^resident must be at least 0 and at most 1, got {share}"):
         Digits(resident=share)
 
 

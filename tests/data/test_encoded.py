@@ -298,7 +298,7 @@ def test_images_left_out_of_tar_files_are_counted(tmp_path):
     [
         ({"train": "/train-*.tar"}, "--data.train '/train-[*].tar' is not a pattern relative to"),
         ({"train": ""}, "--data.train '' is not a pattern"),
-        ({"image_size": 0}, r"image_size must lie in 1\.\.4096, not 0"),
+        ({"image_size": 0}, "image_size must be at least 1"),
         ({"pixel_range": (10, 0)}, "pixel_range must be"),
     ],
 )
@@ -593,7 +593,7 @@ def test_fingerprint_changes_with_file_names_and_sizes(damaged):
 
 def test_negative_workers_raise_input_error(photos, tars):
     for root, kind in ((photos, ImageFolder), (tars["cls"], Shards)):
-        with pytest.raises(InputError, match="workers must be 0 or more"):
+        with pytest.raises(InputError, match="workers must be at least 0"):
             module(root, kind, workers=-1).split("train")
 
 

@@ -121,7 +121,7 @@ def test_too_few_images_or_zero_batch_size_raises_input_error():
         loader(7)
     with pytest.raises(InputError, match=r"batch_size 4 .* 7 images"):
         loader(7, batch_size=4, world_size=2)
-    with pytest.raises(InputError, match=r"batch_size must be 1 or more, not 0"):
+    with pytest.raises(InputError, match=r"batch_size must be at least 1, got 0"):
         loader(7, batch_size=0)
     with pytest.raises(InputError, match="2 process"):
         loader(1, drop_last=False, world_size=2)

@@ -263,7 +263,7 @@ def test_str_does_not_read_data():
     [("batch_size", 0), ("eval_batch_size", -1), ("val", "valid"), ("val_share", 0.0), ("val_share", 0.6)],
 )
 def test_option_out_of_range_raises_error_naming_it(name, value):
-    with pytest.raises(InputError, match=rf"^{name} must .*{value}$"):
+    with pytest.raises(InputError, match=rf"^{name} must .*{value!r}$"):
         Toy(**{name: value})
 
 
@@ -309,7 +309,7 @@ def test_test_share_holds_out_same_labelled_images_for_every_seed(caplog):
 
 
 def test_invalid_or_unusable_test_share_raises_input_error():
-    with pytest.raises(InputError, match=r"test_share must lie in \(0, 0\.5\], not 0\.6"):
+    with pytest.raises(InputError, match=r"test_share must be above 0 and at most 0\.5, got 0\.6"):
         NoTest(test_share=0.6)
     with pytest.raises(InputError, match="Toy has a test split; leave out test_share"):
         Toy(test_share=0.1).split("train")

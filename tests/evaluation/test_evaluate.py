@@ -195,8 +195,8 @@ def test_invalid_checkpoint_file_is_reported_in_one_line(tmp_path, capsys, write
         (["RUN", "--kk=3"], "unknown option --kk, did you mean 'k'?"),
         (["RUN", "--data.batchsize=3"], "did you mean 'batch_size'?"),
         (["RUN", "--k=many"], "k: expected int, got many"),
-        (["RUN", "--probe.lr=-1"], "lr: out of range, got -1.0"),
-        (["RUN", "--k=0"], "--k: out of range, got 0"),
+        (["RUN", "--probe.lr=-1"], "lr must be above 0, got -1.0"),
+        (["RUN", "--k=0"], "--k must be at least 1, got 0"),
     ],
 )
 def test_invalid_options_are_reported_in_one_line_with_exit_code_2(evaluated, capsys, args, words):

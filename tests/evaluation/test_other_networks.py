@@ -125,7 +125,10 @@ def test_unsupported_image_size_is_reported_in_one_line(beside, run, tmp_path, c
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--encoder=ResNet", "--weights={run}", "--probe.epochs=0"], "epochs: out of range, got 0"),
+        (
+            ["--encoder=ResNet", "--weights={run}", "--probe.epochs=0"],
+            "epochs must be at least 1 and at most",
+        ),
         (["--encoder=ResNet", "--weights={run}", "--data.views.size=0"], "views.size"),
         (
             ["--encoder=timm/vit_tiny_patch16_224", "--encoder.dict_kwargs.patch_size=0"],

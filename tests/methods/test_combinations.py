@@ -17,7 +17,7 @@ QUEUED = {
 """Objectives whose negatives can come from a queue."""
 
 NO_KEYS = {
-    "supcon": "pairs must be keys or queue, not both",
+    "supcon": "pairs must be one of 'keys', 'queue', got 'both'",
     "reclaim": "RECLAIM needs features, indices, which {} does not have",
 }
 """Objectives that need a gradient in both views, or the features of both."""
@@ -35,7 +35,7 @@ def expected_error(method, objective):
     if method == "moco_v2" and objective not in QUEUED:
         return {
             "reclaim": "RECLAIM needs features, indices, labels, which MoCo does not have",
-            "supcon": "SupCon in MoCo: pairs must be queue, not both",
+            "supcon": "SupCon in MoCo: pairs must be 'queue', got 'both'",
         }.get(objective, "use one of the InfoNCE family")
     if method not in CLASSES or objective not in NO_KEYS:
         return None

@@ -229,15 +229,18 @@ def test_chunks_do_not_change_gradients_with_fixed_batchnorm(cls, symmetric):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: small(MoCo, objective=o.InfoNCE(pairs="both")), "InfoNCE in MoCo: pairs .* queue, not both"),
-        (lambda: small(SimMoCo, objective=o.SupCon()), "SupCon in SimMoCo: .* keys or queue, not both"),
-        (lambda: small(SimCo, objective=o.DCL(pairs="both")), "DCL in SimCo: .* cross or keys, not both"),
+        (
+            lambda: small(MoCo, objective=o.InfoNCE(pairs="both")),
+            "InfoNCE in MoCo: pairs .* 'queue', got 'both'",
+        ),
+        (lambda: small(SimMoCo, objective=o.SupCon()), "SupCon in SimMoCo: .* 'keys', 'queue', got 'both'"),
+        (lambda: small(SimCo, objective=o.DCL(pairs="both")), "DCL in SimCo: .* 'cross', 'keys', got 'both'"),
         (lambda: small(MoCo, objective=o.BarlowTwins()), "uses a queue, unlike BarlowTwins"),
         (lambda: small(SimMoCo, objective=o.InfoNCE(pairs="queue")), "which SimMoCo does not have"),
         (lambda: small(SimMoCo, objective=o.RECLAIM()), "needs .*, which SimMoCo does not have"),
-        (lambda: small(MoCo, queue_size=0), "queue_size must be between 1 and"),
-        (lambda: small(MoCo, momentum=1.5), "momentum must be between 0 and 1, not 1.5"),
-        (lambda: small(SimMoCo, momentum_schedule="linear"), "constant or cosine, not linear"),
+        (lambda: small(MoCo, queue_size=0), "queue_size must be at least 1 and at most"),
+        (lambda: small(MoCo, momentum=1.5), "momentum must be at least 0 and at most 1, got 1.5"),
+        (lambda: small(SimMoCo, momentum_schedule="linear"), "'constant', 'cosine', got 'linear'"),
     ],
 )
 def test_unsupported_options_raise_input_error(make, message):

@@ -25,7 +25,7 @@ def test_learning_rate_scales_with_batch_size(scaling, factor):
 
 
 def test_zero_reference_batch_size_raises_value_error():
-    with pytest.raises(ValueError, match="reference_batch_size must be 1 or more, got 0"):
+    with pytest.raises(ValueError, match="reference_batch_size must be at least 1, got 0"):
         OptimizerRule(reference_batch_size=0)
 
 

@@ -94,7 +94,7 @@ def test_first_group_has_full_rate_and_momentum_network_no_group():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: OptimizerRule(layer_decay=0), "layer_decay must be over 0 and at most 1, got 0"),
+        (lambda: OptimizerRule(layer_decay=0), "layer_decay must be above 0 and at most 1, got 0"),
         (
             lambda: OptimizerRule(layer_decay=0.9, name="lars"),
             "layer_decay does not support optimizer.name lars",

@@ -233,7 +233,7 @@ def test_objective_receives_required_labels():
 
 
 def test_zero_chunk_size_raises_input_error():
-    with pytest.raises(InputError, match="chunk_size must be 1 or more, not 0"):
+    with pytest.raises(InputError, match="chunk_size must be at least 1 and at most 1048576, got 0"):
         SimCLR(**SMALL, chunk_size=0)
 
 
@@ -400,7 +400,7 @@ def test_head_of_three_layers_matches_lightly():
 
 
 def test_head_of_one_layer_raises_input_error():
-    with pytest.raises(InputError, match="head_layers must be 2 or more, not 1"):
+    with pytest.raises(InputError, match="head_layers must be at least 2, got 1"):
         SimCLR(**SMALL, head_layers=1)
 
 
@@ -429,18 +429,20 @@ def test_any_data_loader_of_two_views_trains_like_a_data_module(tmp_path):
 
 
 def test_unknown_head_batch_norm_raises_input_error():
-    with pytest.raises(InputError, match="head_batch_norm must be none, hidden or all, not output"):
+    with pytest.raises(
+        InputError, match="head_batch_norm must be one of 'none', 'hidden', 'all', got 'output'"
+    ):
         SimCLR(**SMALL, head_batch_norm="output")
 
 
 def test_unknown_bn_raises_input_error():
-    with pytest.raises(InputError, match="bn must be joint or per_view, not none"):
+    with pytest.raises(InputError, match="bn must be one of 'joint', 'per_view', got 'none'"):
         SimCLR(**SMALL, bn="none")
 
 
 @pytest.mark.parametrize("name", ["hidden_dim", "output_dim"])
 def test_zero_head_width_raises_input_error(name):
-    with pytest.raises(InputError, match=f"{name} must be 1 or more, not 0"):
+    with pytest.raises(InputError, match=f"{name} must be at least 1 and at most 1048576, got 0"):
         SimCLR(**(SMALL | {name: 0}))
 
 

@@ -109,12 +109,12 @@ def test_half_precision_accuracy_is_close_to_exact():
     [
         ({"ks": ()}, r"ks: .*\[\]"),
         ({"ks": (3, 0)}, r"ks: .*\[3, 0\]"),
-        ({"temperatures": (0.0,)}, r"temperature: .*0\.0"),
+        ({"temperatures": (0.0,)}, r"temperature must .*0\.0"),
         ({"num_classes": 2}, "labels of the queries: expected 0 to 1.*2"),
         ({"truth": torch.tensor([-1, -1, -1])}, "labels of the queries: none of the 3"),
         ({"labels": torch.tensor([-1, -1, -1])}, "labels of the bank: none of the 3"),
         ({"labels": torch.tensor([0, 5, 1])}, "labels: expected 0 to 2.*5"),
-        ({"metric": "manhattan"}, "metric: .*manhattan"),
+        ({"metric": "manhattan"}, "metric must .*manhattan"),
     ],
 )
 def test_invalid_arguments_raise_value_error(change, message):

@@ -172,7 +172,7 @@ def test_search_ignores_surrounding_low_precision_settings(backend):
         (torch.full((2, 3), torch.nan), torch.ones(4, 3), 1, {}, "queries: .*finite"),
         (torch.ones(2, 3), torch.full((4, 3), torch.inf), 1, {}, "bank: .*finite"),
         (torch.ones(2, 3), torch.ones(4, 3), 1, {"backend": "annoy"}, "annoy"),
-        (torch.ones(2, 3), torch.ones(4, 3), 1, {"metric": "dot"}, "metric: .*dot"),
+        (torch.ones(2, 3), torch.ones(4, 3), 1, {"metric": "dot"}, "metric must .*dot"),
         (torch.ones(2, 3), torch.ones(4, 3), 1, {"dtype": torch.int8}, "dtype: .*int8"),
         (
             torch.ones(2, 3),

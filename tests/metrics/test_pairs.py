@@ -169,7 +169,7 @@ def test_uniformity_of_nan_features_is_nan():
         (torch.ones(1, 3), None, {}, r"2 rows.*\(1, 3\)"),
         (torch.ones(3, 0), None, {}, r"features: .*\(3, 0\)"),
         (torch.ones(3, 2), None, {"t": 0.0}, "t: .*0.0"),
-        (torch.ones(3, 2), None, {"tile": 0}, "tile: .*0"),
+        (torch.ones(3, 2), None, {"tile": 0}, "tile must .*0"),
     ],
 )
 def test_invalid_arguments_raise_value_error(features, labels, options, message):

@@ -103,7 +103,7 @@ def test_rounding_differences_are_not_ranked():
     ("features", "levels", "options", "message"),
     [
         (torch.ones(3, 2), torch.zeros(3, dtype=torch.long), {}, r"levels: expected integers \(3, L\)"),
-        (torch.ones(3, 2), torch.zeros(3, 1, dtype=torch.long), {"tile": 0}, "tile: .*0"),
+        (torch.ones(3, 2), torch.zeros(3, 1, dtype=torch.long), {"tile": 0}, "tile must .*0"),
     ],
 )
 def test_invalid_arguments_raise_value_error(features, levels, options, message):

@@ -116,7 +116,7 @@ def test_in_chunks_supports_several_inputs_and_outputs():
 
 def test_invalid_size_or_row_counts_raise_value_error():
     net, (x1, x2) = network(), batch()
-    with pytest.raises(ValueError, match="size must be 1 or more, got 0"):
+    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
         in_chunks(net, x1, size=0)
     with pytest.raises(ValueError, match=r"same number of rows, got \[20, 3\]"):
         in_chunks(net, x1, x2[:3], size=5)

@@ -8,7 +8,7 @@ import torch
 from contrastive_classes import PRESETS
 
 from ssl_vision import objectives as o
-from ssl_vision.objectives.linear import linear
+from ssl_vision.objectives.logit_margin import linear
 
 ALL = [
     o.InfoNCE,
@@ -172,7 +172,7 @@ def test_invalid_embeddings_raise_value_error_with_name_and_shape(which, z1, z2,
         (lambda: o.MACLb(beta=1.1), "beta"),
         (lambda: o.MACLICML(threshold=1.5), "threshold"),
         (lambda: o.MACLb(minimum=0.0), "minimum"),
-        (lambda: o.MACLICML(temperature=0.05, minimum=0.06), "minimum must be at most .* 0.05"),
+        (lambda: o.MACLICML(temperature=0.05, minimum=0.06), "minimum must be .* at most 0.05"),
         (lambda: o.LinearInEpoch(0.07, -1e-4), "slope"),
         (lambda: o.CosineInEpoch(0.1, 0.0), "end"),
         (lambda: o.CosineInEpoch(epochs=0), "epochs"),

@@ -13,8 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ssl_vision import objectives as o
 
-bank_module = importlib.import_module("ssl_vision.objectives.bank")
-critic_module = importlib.import_module("ssl_vision.objectives.critic")
+reclaim_module = importlib.import_module("ssl_vision.objectives.reclaim")
 
 IMAGES, N = 20, 6
 DIMS = {"embeddings": 5, "features": 7, "shallow": 4}
@@ -109,7 +108,7 @@ def loop_loss(objective, z, inputs, draw=None):
 @pytest.mark.parametrize("negatives", ["nearest", "random", "batch"])
 @pytest.mark.parametrize(("pair", "gamma"), [("layers", None), ("views", 1.0), ("depths", 7.0)])
 def test_value_and_gradients_match_corrected_equation(monkeypatch, pair, gamma, negatives, pairs):
-    monkeypatch.setattr(critic_module, "PAIRS", pairs)
+    monkeypatch.setattr(reclaim_module, "PAIRS", pairs)
     objective = make_prepared(pair=pair, gamma=gamma, negatives=negatives, weight=0.3, share=0.5)
     z, inputs = batch(objective)
     want = loop_loss(objective, z, inputs, objective._draw().tolist()) + o.InfoNCE()(*z)
@@ -175,7 +174,7 @@ def test_critic_weights_run_one_power_iteration():
 @pytest.mark.parametrize("tile", [1, 100, 2**24])
 @pytest.mark.parametrize("k", [1, 5, 30])
 def test_nearest_equals_brute_force_without_own_and_unwritten_rows(monkeypatch, tile, k):
-    monkeypatch.setattr(bank_module, "TILE", tile)
+    monkeypatch.setattr(reclaim_module, "TILE", tile)
     bank = o.Bank(40, 6)
     written = torch.arange(4, 37)
     bank.write(written, normalize(randn(33, 6)).float(), rho=0.5)
@@ -347,15 +346,15 @@ def test_loaded_state_prepares_objective_and_survives_prepare():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"weight": -0.1}, "weight must be 0 or more, got -0.1"),
-        ({"pair": "x"}, "pair must be one of layers, views, depths, got 'x'"),
-        ({"k": 0}, "k must be 1 or more"),
-        ({"gamma": math.nan}, "gamma must be 0 or more"),
-        ({"rho": 1.0}, r"rho must be in \[0, 1\)"),
-        ({"negatives": "x"}, "negatives must be nearest, random or batch"),
-        ({"share": 0.0}, r"share must be in \(0, 1\]"),
-        ({"warmup_epochs": -1}, "warmup_epochs must be 0 or more"),
-        ({"width": 0}, "width must be 1 or more"),
+        ({"weight": -0.1}, "weight must be at least 0, got -0.1"),
+        ({"pair": "x"}, "pair must be one of 'layers', 'views', 'depths', got 'x'"),
+        ({"k": 0}, "k must be at least 1"),
+        ({"gamma": math.nan}, "gamma must be at least 0"),
+        ({"rho": 1.0}, r"rho must be at least 0 and below 1"),
+        ({"negatives": "x"}, "negatives must be one of 'nearest', 'random', 'batch'"),
+        ({"share": 0.0}, r"share must be above 0 and at most 1"),
+        ({"warmup_epochs": -1}, "warmup_epochs must be at least 0"),
+        ({"width": 0}, "width must be at least 1"),
         ({"objective": o.RECLAIM()}, "objective must not be RECLAIM itself"),
     ],
 )

@@ -12,7 +12,7 @@ from lightly.loss import BarlowTwinsLoss, VICRegLoss
 from torch import Tensor
 
 from ssl_vision import objectives as o
-from ssl_vision.objectives.two_views import TwoViews
+from ssl_vision.objectives.objective import TwoViews
 
 margin_module = importlib.import_module("ssl_vision.objectives.logit_margin")
 
@@ -360,7 +360,7 @@ def test_tiles_and_blocks_do_not_change_gradients(monkeypatch, which):
     whole = gradients(which(), z1, z2)
     monkeypatch.setattr(margin_module, "DENSE", 0)
     monkeypatch.setattr("ssl_vision.objectives.tiled.TILE", 3)
-    monkeypatch.setattr("ssl_vision.objectives.anchor_batch.BLOCK", 4)
+    monkeypatch.setattr("ssl_vision.objectives.gradient_terms.BLOCK", 4)
     torch.testing.assert_close(gradients(which(), z1, z2), whole, rtol=1e-9, atol=1e-12)
 
 
@@ -502,19 +502,19 @@ def test_non_finite_embeddings_give_non_finite_loss(which, n):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: o.MPT(margin=0.0), "margin must be positive, got 0.0"),
-        (lambda: o.MET(margin=math.nan), "margin must be positive, got nan"),
-        (lambda: o.MAT(pairs="all"), "pairs must be 'both' or 'cross', got 'all'"),
+        (lambda: o.MPT(margin=0.0), "margin must be above 0, got 0.0"),
+        (lambda: o.MET(margin=math.nan), "margin must be above 0 and finite, got nan"),
+        (lambda: o.MAT(pairs="all"), "pairs must be one of 'both', 'cross', got 'all'"),
         (lambda: o.HardestTriplet(metric="cosine", margin=1), "metric must be one of .*'cosine'"),
-        (lambda: o.ArcCon(angle=91), "angle must be in"),
+        (lambda: o.ArcCon(angle=91), "angle must be at least 0 and at most 90"),
         (lambda: o.ArcCon(temperature=0.0), "temperature"),
-        (lambda: o.AlignmentUniformity(pairs="all"), "'within', 'both' or 'cross', got 'all'"),
+        (lambda: o.AlignmentUniformity(pairs="all"), "'within', 'both', 'cross', got 'all'"),
         (lambda: o.AlignmentUniformity(alpha=0.5), "alpha must be at least 1"),
-        (lambda: o.AlignmentUniformity(t=0.0), "t must be positive"),
-        (lambda: o.AlignmentUniformity(uniformity_weight=-1.0), "uniformity_weight must not be negative"),
-        (lambda: o.MHE(weight=-1.0), "weight must not be negative"),
-        (lambda: o.MHS(weight=math.inf), "weight must not be negative or infinite, got inf"),
-        (lambda: o.BarlowTwins(epsilon=0.0), "epsilon must be positive"),
+        (lambda: o.AlignmentUniformity(t=0.0), "t must be above 0"),
+        (lambda: o.AlignmentUniformity(uniformity_weight=-1.0), "uniformity_weight must be at least 0"),
+        (lambda: o.MHE(weight=-1.0), "weight must be at least 0"),
+        (lambda: o.MHS(weight=math.inf), "weight must be at least 0 and finite, got inf"),
+        (lambda: o.BarlowTwins(epsilon=0.0), "epsilon must be above 0"),
         (lambda: o.VICReg(variance_weight=-1.0), "variance_weight"),
         (lambda: o.SphericalVICReg(weight=-1.0), "weight"),
     ],

@@ -292,7 +292,7 @@ VALUES = [
     Case(
         "a learning rate below 0",
         "fit --model.optimizer.lr=-1",
-        r".*optimizer\.lr must lie in \[0, 3\.4e\+38\].*-1.*",
+        r".*optimizer\.lr must be at least 0 and at most 3\.4.*e\+38, got -1.*",
     ),
     Case(
         "a learning rate nan",
@@ -314,7 +314,7 @@ VALUES = [
     Case(
         "half of the images and more held out",
         "fit --data.val_share=0.9",
-        r".*val_share must lie in \(0, 0\.5\], not 0\.9",
+        r".*val_share must be above 0 and at most 0\.5, got 0\.9",
     ),
     Case(
         "a share that holds none out",
@@ -348,7 +348,11 @@ VALUES = [
     Case("a negative seed", "fit --seed_everything=-1", r"--seed_everything: -1 is not in bounds, .*"),
     Case("no seed", "fit --seed_everything=false", r"--seed_everything false: .*"),
     Case("a path for a name", "fit --name=a/b", r"--name a/b: must be a name, not a path; .*"),
-    Case("batches of 0", "fit --data.batch_size=0", r".*batch_size must lie in 1..1048576, not 0"),
+    Case(
+        "batches of 0",
+        "fit --data.batch_size=0",
+        r".*batch_size must be at least 1 and at most 1048576, got 0",
+    ),
     Case("batches of 1", "fit --data.batch_size=1", r"batch_size must be 2 or more, .*"),
     Case(
         "a batch larger than the data set",
@@ -364,10 +368,10 @@ VALUES = [
     Case(
         "validation batches of 0",
         "fit --data.eval_batch_size=0",
-        r".*eval_batch_size must lie in 1..1048576, not 0",
+        r".*eval_batch_size must be at least 1 and at most 1048576, got 0",
     ),
-    Case("k of 0", "fit --metrics.k=0", r"k and temperature must be positive, got k=0 .*"),
-    Case("k of 0 in an evaluation", "evaluate {run} --k=0", r"--k: out of range, got 0"),
+    Case("k of 0", "fit --metrics.k=0", r"k must be at least 1, got 0"),
+    Case("k of 0 in an evaluation", "evaluate {run} --k=0", r"--k must be at least 1, got 0"),
     Case("an absent protocol", "evaluate {run} --protocol=none", r".*none.*"),
     Case(
         "the data's options before the data",
@@ -438,21 +442,33 @@ SIZES = [
     *(
         Case(f"{option} {value}", f"fit --{option}={value}", line)
         for option, value, line in [
-            ("data.views.size", 10**6, r".*views\.size must be 4096 or less, not 1000000"),
-            ("data.batch_size", 10**9, r".*batch_size must lie in 1..1048576, not 1000000000"),
-            ("data.eval_batch_size", 10**30, r".*eval_batch_size must lie in 1..1048576, not .*"),
-            ("model.hidden_dim", 10**9, r".*hidden_dim must be 1048576 or less, not 1000000000"),
-            ("model.output_dim", 10**30, r".*output_dim must be 1048576 or less, not .*"),
-            ("model.chunk_size", 10**30, r".*chunk_size must be 1048576 or less, not .*"),
+            ("data.views.size", 10**6, r".*views\.size must be .* at most 4096, got 1000000"),
+            (
+                "data.batch_size",
+                10**9,
+                r".*batch_size must be .* at most 1048576, got 1000000000",
+            ),
+            (
+                "data.eval_batch_size",
+                10**30,
+                r".*eval_batch_size must be at least 1 and at most 1048576, got .*",
+            ),
+            (
+                "model.hidden_dim",
+                10**9,
+                r".*hidden_dim must be at least 1 and at most 1048576, got 1000000000",
+            ),
+            ("model.output_dim", 10**30, r".*output_dim must be at least 1 and at most 1048576, got .*"),
+            ("model.chunk_size", 10**30, r".*chunk_size must be at least 1 and at most 1048576, got .*"),
         ]
     ),
     Case(
         "images that are too large",
         f"fit {FOLDER} --data.image_size=1000000",
-        r".*image_size must lie in 1..4096, not 1000000",
+        r".*image_size must be at least 1 and at most 4096, got 1000000",
         lambda here, run: images(here),
     ),
-    Case("a map that is too fine", "maps --grid=100000", r"--grid must be 1000 or less, not 100000"),
+    Case("a map that is too fine", "maps --grid=100000", r"--grid must be at most 1000, got 100000"),
 ]
 
 DATA = [
@@ -482,7 +498,7 @@ DATA = [
     Case(
         "none but corrupt images",
         f"fit {FOLDER}",
-        r"none of the 2 images can be decoded, for example {here}/images/x\.jpg \(UnidentifiedImageError: .*\)",
+        r"none of the 2 images can be decoded, for example {here}/images/x\.jpg \(Unidentified.*\)",
         lambda here, run: [
             (images(here, "t/1.png"), (here / "images" / "t" / "1.png").unlink()),
             write_corrupt_images(here, "x.jpg", "y.png"),
@@ -525,7 +541,7 @@ DATA = [
     Case(
         "squares of side 0",
         f"fit {FOLDER} --data.image_size=0",
-        r".*image_size must lie in 1..4096, not 0",
+        r".*image_size must be at least 1 and at most 4096, got 0",
         lambda here, run: images(here),
     ),
     Case(

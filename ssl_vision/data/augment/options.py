@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check, check_choice
 
 LARGEST_SIDE = 4096
 """Maximum side of a view or a decoded image in pixels; such an image takes 200 MB in float32."""
@@ -65,22 +65,17 @@ class ViewOptions:
     compile: bool | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise InputError(f"views.size must be 1 or more, not {self.size}")
-        if self.size > LARGEST_SIDE:
-            raise InputError(f"views.size must be {LARGEST_SIDE} or less, not {self.size}")
+        check("views.size", self.size, at_least=1, at_most=LARGEST_SIDE)
         for name, top in (("scale", 1.0), ("ratio", math.inf), ("sigma", math.inf)):
             low, high = getattr(self, name)
             if not 0 < low <= high <= top or high == math.inf:
                 bounds = f"0 < low <= high <= {top:g}"
                 raise InputError(f"views.{name} must be (low, high) with {bounds}, not {(low, high)}")
-        limits = {"degrees": 180.0, "hue": 0.5}
-        limits |= dict.fromkeys(("brightness", "contrast", "saturation"), math.inf)
+        limits: dict[str, float | None] = {"degrees": 180.0, "hue": 0.5}
+        limits |= dict.fromkeys(("brightness", "contrast", "saturation"))
         limits |= dict.fromkeys(("hflip", "jitter", "grayscale", "blur", "solarize", "threshold"), 1.0)
-        for name, top in limits.items():
-            value = getattr(self, name)
-            if not 0 <= value <= top or value == math.inf:
-                raise InputError(f"views.{name} must lie in [0, {top:g}], not {value}")
+        for name, limit in limits.items():
+            check(f"views.{name}", getattr(self, name), at_least=0, at_most=limit)
         if not self.mean or not all(0 <= mean <= 1 for mean in self.mean):
             raise InputError(f"views.mean must be one number in [0, 1] for each channel, not {self.mean}")
         if len(self.mean) != len(self.std):
@@ -94,8 +89,7 @@ class ViewOptions:
                 f"views.{' and views.'.join(colour)} must be 0 for images with {self.channels} channels "
                 "(see views.mean), because colour is defined for RGB only"
             )
-        if self.compile not in (True, False, "auto"):
-            raise InputError(f"views.compile must be true, false or auto, not {self.compile}")
+        check_choice("views.compile", self.compile, (True, False, "auto"))
         if self.blur > 0 and self.size < 2:
             raise InputError("views.blur must be 0 where views.size is 1")
 

@@ -23,7 +23,7 @@ from ssl_vision.data.augment.views import Views
 from ssl_vision.data.images import RowFile
 from ssl_vision.data.loading.decoding import Decoded, PixelRange, corrupt
 from ssl_vision.data.module import ImageData, Split
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check, check_choice
 
 _IN_MEMORY = 2**30
 _VERSION = 2
@@ -38,8 +38,7 @@ def check_decoding(image_size: int | None, pixel_range: PixelRange | None) -> No
     Raises:
         InputError: image_size is not in 1..4096, or pixel_range is empty.
     """
-    if image_size is not None and not 1 <= image_size <= LARGEST_SIDE:
-        raise InputError(f"image_size must lie in 1..{LARGEST_SIDE}, not {image_size}")
+    check("image_size", image_size, at_least=1, at_most=LARGEST_SIDE)
     if pixel_range is not None and not -math.inf < pixel_range[0] < pixel_range[1] < math.inf:
         raise InputError(f"pixel_range must be (low, high) with low < high, not {pixel_range}")
 
@@ -118,8 +117,7 @@ class DecodedData(ImageData):
     ) -> None:
         super().__init__(root=root, views=views, **options)
         check_decoding(image_size, pixel_range)
-        if cache not in ("auto", "always", "never"):
-            raise InputError(f"cache must be auto, always or never, not {cache}")
+        check_choice("cache", cache, ("auto", "always", "never"))
         self.pixel_range = pixel_range
         self.strict = strict
         self.cache = cache

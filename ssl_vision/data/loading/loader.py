@@ -14,7 +14,7 @@ from torch import Tensor
 from ssl_vision.data.images import Batch, Images
 from ssl_vision.data.loading.prefetch import ahead, decoded_ahead
 from ssl_vision.data.random import Stream, fold
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check
 
 _CHUNK = 2**26
 
@@ -105,8 +105,7 @@ class Batches:
         device: torch.device | None = None,
         completed: Callable[[], int] | None = None,
     ) -> None:
-        if batch_size < 1:
-            raise InputError(f"batch_size must be 1 or more, not {batch_size}")
+        check("batch_size", batch_size, at_least=1)
         self.data = data
         self.batch_size = batch_size
         self.sampler = Order(len(data), shuffle=shuffle, seed=seed)

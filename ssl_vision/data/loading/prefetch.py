@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ssl_vision.data.images import Batch, Images
-from ssl_vision.errors import InputError
+from ssl_vision.errors import check
 
 _SECONDS_OF_A_STEP = 120
 """Time that workers give the main process to finish its step, which may compile, and to save."""
@@ -96,8 +96,7 @@ def worker_processes(chosen: int | None, trainer: pl.Trainer | None) -> int:
     Raises:
         InputError: the number is negative.
     """
-    if chosen is not None and chosen < 0:
-        raise InputError(f"workers must be 0 or more, not {chosen}")
+    check("workers", chosen, at_least=0)
     if chosen is not None:
         return chosen
     devices = trainer.num_devices if trainer else int(os.environ.get("LOCAL_WORLD_SIZE", 1))

@@ -11,7 +11,7 @@ from torch import nn
 
 import ssl_vision.objectives  # noqa: F401  (registers the short names with the parser)
 from ssl_vision.cli.parser import ArgumentParser, one_line
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check
 from ssl_vision.report.maps.drawing import draw
 from ssl_vision.report.maps.gradient_factors import doubles, gradient_factors, scaling
 from ssl_vision.report.maps.simulation import Maps, angles, simulated
@@ -61,8 +61,7 @@ def run(args: Sequence[str]) -> None:
         ("--grid", options.grid, _FINEST),
         ("--batches times --negatives", options.batches * options.negatives, _MOST_DRAWS),
     ):
-        if value > largest:
-            raise InputError(f"{name} must be {largest} or less, not {value}")
+        check(name, value, at_most=largest)
     objectives = [_objective(text) for text in options.objectives]
     axes = angles(options.grid)
     for objective in objectives:  # raises for unsupported objectives

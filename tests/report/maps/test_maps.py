@@ -219,7 +219,7 @@ def test_unsupported_objective_is_refused_before_drawing(tmp_path, monkeypatch):
         (["--output", "maps.txt"], r"^--output maps.txt must end with one of .svg, .png, .pdf$"),
         (["--objectives", "Nonesuch"], "Nonesuch"),
         (["--objectives", "VICReg"], "^no map of VICReg"),
-        (["--objectives", "{class_path: MPT, init_args: {margin: -1}}"], "^margin must be positive, got -1"),
+        (["--objectives", "{class_path: MPT, init_args: {margin: -1}}"], "^margin must be above 0, got -1"),
         (["--objectives", "{class_path: MPT"], "class_path"),
         (["--grid", "0"], "grid"),
     ],

@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ssl_vision.objectives.arguments import check_angle, check_choice, check_positive
+from ssl_vision.errors import check, check_choice
 from ssl_vision.objectives.contrastive import PairSet
 from ssl_vision.objectives.distance import DistanceName, angle, distance
 from ssl_vision.objectives.logit_margin import autocast_disabled, normalize, positives
+from ssl_vision.objectives.objective import TwoViews
 from ssl_vision.objectives.presets import InfoNCE
 from ssl_vision.objectives.temperature import TemperatureRule
 from ssl_vision.objectives.tiled import PAIRS, Pairs, hardest
-from ssl_vision.objectives.two_views import TwoViews
 
 
 class HardestTriplet(TwoViews):
@@ -52,7 +52,7 @@ class HardestTriplet(TwoViews):
         self, *, metric: DistanceName, margin: float, pairs: Pairs = "both", gather: bool = True
     ) -> None:
         super().__init__(gather=gather)
-        check_positive("margin", margin)
+        check("margin", margin, above=0)
         check_choice("pairs", pairs, PAIRS)
         self.distance = distance(metric)
         self.margin = margin
@@ -155,7 +155,7 @@ class ArcCon(InfoNCE):
         gather: bool = True,
     ) -> None:
         super().__init__(temperature=temperature, pairs=pairs, gather=gather)
-        check_angle(angle)
+        check("angle", angle, at_least=0, at_most=90)
         self.angle = math.radians(angle)
 
     def _shift(self, u1: Tensor, u2: Tensor, positive: Tensor) -> Tensor:
