@@ -160,7 +160,7 @@ CAPS = {
     "encoders": (305, 4),
     "evaluation": (2180, 15),
     "export": (631, 5),
-    "methods": (1027, 16),
+    "methods": (1007, 16),
     "metrics": (1078, 19),
     "objectives": (2106, 29),
     "pretrained": (308, 4),

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, get_args
 
 import pytorch_lightning as pl
@@ -23,17 +23,17 @@ from ssl_vision.lightning_private import create_train_loader
 from ssl_vision.methods.checks import (
     check_gathers,
     check_images,
+    check_objective,
     check_shapes,
     check_sizes,
     checked_loss,
-    checked_objective,
 )
-from ssl_vision.methods.cuda_graph import GraphedTraining, check_graph, count_step
+from ssl_vision.methods.cuda_graph import GraphedTraining, count_step
 from ssl_vision.methods.optimizer import OptimizerRule
 from ssl_vision.methods.outputs import Layers, View
 from ssl_vision.methods.parameter_groups import freeze
 from ssl_vision.methods.projection import HeadBatchNorm, last_relu, projection_head
-from ssl_vision.objectives import InfoNCE, Objective, PairSet, in_chunks
+from ssl_vision.objectives import InfoNCE, Objective, PairSet, as_objective, in_chunks
 from ssl_vision.objectives.gather import equal_shares
 
 CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
@@ -158,13 +158,9 @@ class Method(pl.LightningModule, ABC):
         self._equal_shares = False
         self._lr: float | Tensor = 0.0
         self.objective = InfoNCE() if objective is None else objective
-        contract = checked_objective(
-            self.objective,
-            method=type(self).__name__,
-            available=self.available_inputs,
-            pairs=self.pairs,
+        check_objective(
+            self.objective, method=type(self).__name__, available=self.available_inputs, pairs=self.pairs
         )
-        self._contracts = (contract,)  # in a tuple, so that it is not registered as a submodule
         with self.seeded():
             self.backbone = as_encoder(build(encoder))
             self.head = projection_head(
@@ -348,7 +344,7 @@ class Method(pl.LightningModule, ABC):
         if self._data is not None:
             check_images(self.backbone, self._data)
         if self.cuda_graph:
-            self._check_graph()
+            GraphedTraining.check(self)
         if self.compile_mode is not None:
             if self._needs_shallow:
                 raise InputError(
@@ -380,30 +376,16 @@ class Method(pl.LightningModule, ABC):
         self._contract.set_epoch(self.current_epoch)
         loader = self.trainer.train_dataloader
         self._equal_shares = isinstance(loader, Batches) and loader.equal_shares
-        if not self.cuda_graph:
-            with suppress(InputError):
-                self._check_graph()
-                rank_zero_info(
-                    "on one GPU, --config pretrain/cifar10_gpu makes small steps faster: "
-                    "one CUDA graph per step, compiled, in bfloat16"
-                )
-            return
-        optimizer: Any = self.optimizers(use_pl_optimizer=False)
-        views = None if self._data is None else self._data.defer_views(self.device)
-        self._graphed = GraphedTraining(
-            self.loss, optimizer, self.device, after_backward=self.after_backward, views=views
-        )
+        if self.cuda_graph:
+            self._graphed = GraphedTraining.of_run(self)
+        else:
+            GraphedTraining.suggest(self)
 
     def on_train_epoch_start(self) -> None:
-        """Set the epoch of the objective, and record the CUDA graph again if it may change the step."""
-        epoch, data = self.current_epoch, self._data
-        self._contract.set_epoch(epoch)
-        if self._graphed is None:
-            return
-        if data is not None and data.training_views(epoch).size != data.training_views(epoch - 1).size:
-            self._graphed.forget(shapes=True)
-        elif self._contract.reads_epoch:
-            self._graphed.forget()
+        """Set the epoch of the objective and of the CUDA graph."""
+        self._contract.set_epoch(self.current_epoch)
+        if self._graphed is not None:
+            self._graphed.start_epoch(self.current_epoch)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Store the learning rate of the step, which the schedule changes at its end."""
@@ -431,7 +413,7 @@ class Method(pl.LightningModule, ABC):
 
     @property
     def _contract(self) -> Objective:
-        return self._contracts[0]
+        return as_objective(self.objective)
 
     @property
     def _data(self) -> ImageData | None:
@@ -508,16 +490,6 @@ class Method(pl.LightningModule, ABC):
             raise InputError(
                 f"model.objective {type(self.objective).__name__} needs the encoder's feature maps: {error}"
             ) from error
-
-    def _check_graph(self) -> None:
-        reads_indices = "indices" in self._contract.required_inputs
-        check_graph(
-            self.trainer,
-            chunk_size=self.chunk_size,
-            compile_mode=self.compile_mode,
-            objective=type(self.objective).__name__ if reads_indices else None,
-            optimizer=self.optimizer_rule.name,
-        )
 
 
 class TrainingLoss(DescribedMetric):
