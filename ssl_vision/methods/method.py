@@ -30,7 +30,7 @@ from ssl_vision.methods.checks import (
 )
 from ssl_vision.methods.cuda_graph import GraphedTraining, count_step
 from ssl_vision.methods.optimizer import OptimizerRule
-from ssl_vision.methods.outputs import Layers, View
+from ssl_vision.methods.outputs import Layers, ViewOutputs
 from ssl_vision.methods.parameter_groups import freeze
 from ssl_vision.methods.projection import HeadBatchNorm, last_relu, projection_head
 from ssl_vision.objectives import InfoNCE, Objective, PairSet, as_objective, in_chunks
@@ -48,8 +48,8 @@ class Method(pl.LightningModule, ABC):
 
         class SimCLR(Method):
             def loss(self, batch):
-                first, second = self.embed_views(batch.views)
-                return self.objective(first.embeddings, second.embeddings)
+                first, second = self.embed_views(batch.views).embeddings
+                return self.objective(first, second)
 
     The base class runs it eagerly, with gradient caching (``chunk_size``), with a compiled encoder
     (``compile_mode``) or as a CUDA graph (``cuda_graph``). The names of parameters are the same in all
@@ -92,7 +92,7 @@ class Method(pl.LightningModule, ABC):
     Attributes:
         backbone: The encoder.
         head: The projection head.
-        features: (N, F) encoder features of each view in the last training step, without a gradient.
+        features: (V, N, F) encoder features of the views in the last training step, without a gradient.
 
     Raises:
         InputError: a size is out of range, head_batch_norm or bn is unknown, the encoder does not have the
@@ -105,12 +105,11 @@ class Method(pl.LightningModule, ABC):
         >>> from ssl_vision.objectives import DCL
         >>> class TwoViewMethod(Method):
         ...     def loss(self, batch):
-        ...         first, second = self.embed_views(batch.views)
-        ...         return self.objective(first.embeddings, second.embeddings)
+        ...         first, second = self.embed_views(batch.views).embeddings
+        ...         return self.objective(first, second)
         >>> method = TwoViewMethod(objective=DCL(), output_dim=64, seed=0)
-        >>> first, second = method.embed_views(torch.rand(8, 3, 32, 32))
-        >>> first.embeddings.shape
-        torch.Size([4, 64])
+        >>> method.embed_views(torch.rand(8, 3, 32, 32)).embeddings.shape
+        torch.Size([2, 4, 64])
     """
 
     available_inputs: ClassVar[frozenset[str]] = frozenset({"labels", "indices", "features", "shallow"})
@@ -118,7 +117,7 @@ class Method(pl.LightningModule, ABC):
     pairs: ClassVar[tuple[PairSet, ...]] = get_args(PairSet)
     """Supported ``pairs`` of objectives of the InfoNCE family; the first is used unless they set others."""
 
-    features: tuple[Tensor, ...]
+    features: Tensor
 
     def __init__(
         self,
@@ -201,57 +200,46 @@ class Method(pl.LightningModule, ABC):
         """Compute the three representations of normalised images (N, 3, H, W)."""
         return self._projected(self._encode(images, self.backbone), self.head)
 
-    def embed_views(self, views: Tensor | None) -> tuple[View, View]:
-        """Compute embeddings and features of both views, according to ``bn`` and ``chunk_size``.
+    def embed_views(self, images: Tensor | None, views: int = 2) -> ViewOutputs:
+        """Compute embeddings and features of the views of a batch, according to ``bn`` and ``chunk_size``.
 
         Args:
-            views: (2N, 3, S, S), all first views, then all second views.
+            images: (V N, 3, S, S), all first views, then all second views.
+            views: number of views of each image, V.
 
         Raises:
             ValueError: there are no views.
         """
-        views = self.checked_views(views)
-        if self.chunk_size is None:
-            parts = self._embed_pair(views)
-        else:
-            parts = in_chunks(
-                self,
-                *views.chunk(2),
-                size=self.chunk_size,
-                call=lambda *pair: self._embed_pair(torch.cat(pair)),
-            )
-        pair = View(*parts[0::2]), View(*parts[1::2])
-        self.features = tuple(view.features.detach() for view in pair)
-        return pair
+        outputs = self.embed(self.checked_views(images), self.backbone, self.head, views)
+        self.features = outputs.features.detach()
+        return outputs
 
-    def embed_view(self, images: Tensor) -> View:
-        """Compute embeddings and features of one view (N, 3, S, S), according to ``chunk_size``."""
-        view = self.embed_in_chunks(images, self.backbone, self.head)
-        self.features = (view.features.detach(),)
-        return view
-
-    def embed_in_chunks(self, images: Tensor, backbone: Encoder, head: nn.Module) -> View:
-        """Compute embeddings and features of images by a network, as `embed`, according to ``chunk_size``."""
-
-        def fields(images: Tensor) -> tuple[Tensor, ...]:
-            return self.embed(images, backbone, head).tensors()
-
-        size = self.chunk_size
-        return View(*(fields(images) if size is None else in_chunks(self, images, size=size, call=fields)))
-
-    def embed(self, images: Tensor, backbone: Encoder, head: nn.Module) -> View:
-        """Compute embeddings and features of images (N, 3, S, S) in one pass of a network.
+    def embed(self, images: Tensor, backbone: Encoder, head: nn.Module, views: int = 1) -> ViewOutputs:
+        """Compute the outputs of a network, according to ``bn`` and ``chunk_size``.
 
         Args:
-            images: normalised images.
+            images: normalised images (V N, 3, S, S), all first views, then all second views.
             backbone: the encoder.
             head: a projection head like that of the method.
+            views: number of views of each image, V.
         """
-        if not self._needs_shallow:
-            features = self._encode(images, backbone)
-            return View(self._projected(features, head).projector, features)
-        features, shallow = backbone.forward_shallow(self._as_input(images))
-        return View(self._projected(features, head).projector, features, shallow)
+
+        def network(images: Tensor) -> tuple[Tensor, ...]:
+            if self._needs_shallow:
+                features, *shallow = backbone.forward_shallow(self._as_input(images))
+            else:
+                features, shallow = self._encode(images, backbone), []
+            return self._projected(features, head).projector, features, *shallow
+
+        def stacked(*images: Tensor) -> tuple[Tensor, ...]:
+            whole = images[0] if len(images) == 1 else torch.cat(images)
+            if self.bn == "joint" or views == 1:
+                return tuple(rows.unflatten(0, (views, -1)) for rows in network(whole))
+            return tuple(map(torch.stack, zip(*map(network, whole.chunk(views)), strict=True)))
+
+        if self.chunk_size is None:
+            return ViewOutputs(*stacked(images))
+        return ViewOutputs(*in_chunks(self, *images.chunk(views), size=self.chunk_size, call=stacked, dim=1))
 
     def checked_views(self, views: Tensor | None) -> Tensor:
         """Return the views of a batch, (2N, 3, S, S).
@@ -266,14 +254,9 @@ class Method(pl.LightningModule, ABC):
             )
         return views
 
-    def objective_inputs(self, batch: Batch, first: View, second: View) -> dict[str, Any]:
+    def objective_inputs(self, batch: Batch, outputs: ViewOutputs | None = None) -> dict[str, Any]:
         """Return the keyword arguments that the objective requires in addition to the embeddings."""
-        inputs = {
-            "labels": batch.labels,
-            "indices": batch.indices,
-            "features": (first.features, second.features),
-            "shallow": (first.shallow, second.shallow),
-        }
+        inputs = batch._asdict() if outputs is None else batch._asdict() | outputs._asdict()
         return {name: inputs[name] for name in self._contract.required_inputs}
 
     @contextmanager
@@ -457,14 +440,6 @@ class Method(pl.LightningModule, ABC):
         layers: Any = head.layers
         hidden = layers[: self._hidden_layers](features)
         return Layers(features, hidden, layers[self._hidden_layers :](hidden))
-
-    def _embed_pair(self, views: Tensor) -> tuple[Tensor, ...]:
-        """Return the fields of `View` in turn, each for the first and then for the second view."""
-        if self.bn == "joint":
-            fields = self.embed(views, self.backbone, self.head).tensors()
-            return tuple(half for field in fields for half in field.chunk(2))
-        first, second = (self.embed(half, self.backbone, self.head).tensors() for half in views.chunk(2))
-        return tuple(half for pair in zip(first, second, strict=True) for half in pair)
 
     def _prepare_objective(self) -> None:
         data = self._data
