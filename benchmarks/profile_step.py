@@ -147,9 +147,7 @@ class Step:
             lambda epoch: Views(size=chosen.size), seed=0, dtype=torch.bfloat16, device=device
         )
         views.set_epoch(0)
-        self.graphed = GraphedTraining(
-            self.model.loss, optimizer, device, after_backward=lambda: None, views=views
-        )
+        self.graphed = GraphedTraining(self.model, optimizer, views=views)
         pixels = torch.randint(0, 256, (chosen.batch, 3, chosen.size, chosen.size), dtype=torch.uint8)
         rows = torch.arange(chosen.batch, device=device)
         self.batch = Batch(pixels.to(device), rows, rows)

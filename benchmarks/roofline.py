@@ -106,8 +106,8 @@ def counted(model: Method, views: Views, batch: int, case: str = "eager") -> dic
                 pair = views(pixels, rows, seed=0, epoch=0, dtype=torch.bfloat16)
             with network:
                 with torch.autocast("cpu", torch.bfloat16):
-                    both = [view.embeddings for view in model.embed_views(pair)]
-                torch.autograd.backward(both, [torch.empty_like(each) for each in both])
+                    both = model.embed_views(pair).embeddings
+                both.backward(torch.empty_like(both))
             optimizer.step()  # makes the optimizer's state
             with update:
                 optimizer.step()

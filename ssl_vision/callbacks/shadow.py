@@ -56,11 +56,11 @@ class ShadowObjectives(ObjectiveEvaluation):
         self.objectives: dict[str, Objective] = {}
         count: Counter[str] = Counter()
         for module in objectives:
-            shadow = as_objective(module)
-            check_embedding_objective(shadow)
+            other = as_objective(module)
+            check_embedding_objective(other)
             name = type(module).__name__
             count[name] += 1
-            self.objectives[name if count[name] == 1 else f"{name}_{count[name]}"] = detached_copy(shadow)
+            self.objectives[name if count[name] == 1 else f"{name}_{count[name]}"] = detached_copy(other)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Move the objectives to the device, and set their epoch, because an epoch may be resumed within."""
@@ -81,8 +81,8 @@ class ShadowObjectives(ObjectiveEvaluation):
         z = torch.cat([z1, z2])
         _, direction = _value_and_gradient(objective, z, labels)
         values = {"training/gradient_norm": direction.norm()}
-        for name, shadow in self.objectives.items():
-            value, gradient = _value_and_gradient(shadow, z, labels)
+        for name, other in self.objectives.items():
+            value, gradient = _value_and_gradient(other, z, labels)
             norm = gradient.norm()
             cosine = direction @ gradient / direction.norm() / norm
             values |= {f"{name}/value": value, f"{name}/gradient_norm": norm, f"{name}/cosine": cosine}

@@ -47,32 +47,32 @@ class SkipNonFiniteSteps(pl.Callback):
         check("patience", patience, at_least=1)
         self.patience, self.path = patience, objective
         self.skipped = 0
-        self._bad: Tensor | None = None
-        self._step: Tensor | None = None
+        self._bad_loss: Tensor | None = None
+        self._bad_step: Tensor | None = None
         self._images = torch.empty(0)
         self._counts = torch.zeros(2)
         self._buffers: list[Tensor] = []
-        self._kept: list[Tensor] = []
+        self._finite: list[Tensor] = []
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reset the counts."""
         self._counts = torch.zeros(2, device=pl_module.device)
         norms = [module for module in pl_module.modules() if isinstance(module, _NormBase)]
         self._buffers = [b for norm in norms for b in norm.buffers() if b.is_floating_point()]
-        self._kept = [buffer.clone() for buffer in self._buffers]
+        self._finite = [buffer.clone() for buffer in self._buffers]
 
     def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
         """Check the loss, over all processes."""
         nonfinite: Tensor = (~loss.detach().isfinite()).float()
         if trainer.world_size > 1:
             nonfinite = trainer.strategy.reduce(nonfinite, reduce_op="max")  # type: ignore[assignment]
-        self._bad = nonfinite if self._bad is None else torch.maximum(self._bad, nonfinite)
+        self._bad_loss = nonfinite if self._bad_loss is None else torch.maximum(self._bad_loss, nonfinite)
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
         """Check the gradients; discard them, or let the optimizer skip the update."""
-        lost, self._bad = self._bad, None
+        lost, self._bad_loss = self._bad_loss, None
         if trainer.precision == "16-mixed":
             return
         nonfinite = not_finite(optimizer) if lost is None else torch.maximum(lost, not_finite(optimizer))
@@ -80,13 +80,13 @@ class SkipNonFiniteSteps(pl.Callback):
             optimizer.found_inf = nonfinite  # type: ignore[attr-defined]
         elif nonfinite:
             optimizer.zero_grad(set_to_none=True)
-        self._step = nonfinite if self._step is None else torch.maximum(self._step, nonfinite)
+        self._bad_step = nonfinite if self._bad_step is None else torch.maximum(self._bad_step, nonfinite)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count the step if the batch completes one, and check the counts at logged steps."""
-        nonfinite, self._step = self._step, None
+        nonfinite, self._bad_step = self._bad_step, None
         if nonfinite is None and not pl_module.automatic_optimization:  # a step recorded as a CUDA graph
             nonfinite = getattr(trainer.optimizers[0], "found_inf", None)
         if nonfinite is None:
@@ -97,33 +97,33 @@ class SkipNonFiniteSteps(pl.Callback):
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         logs = bool(every) and trainer.global_step % every == 0
         if pl_module.device.type == "cpu" or logs:
-            self._look(trainer, pl_module)
+            self._check_counts(trainer, pl_module)
         if self.skipped and logs:
             pl_module.log("train/skipped_steps", torch.tensor(float(self.skipped)), prog_bar=True)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the count, which includes steps since the last logged one."""
-        self._look(trainer, pl_module)
+        self._check_counts(trainer, pl_module)
         if self.skipped:
             pl_module.log("train/skipped_steps", torch.tensor(float(self.skipped)), prog_bar=True)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check the counts, so that BatchNorm's statistics are finite during validation."""
         if not trainer.sanity_checking:
-            self._look(trainer, pl_module)
+            self._check_counts(trainer, pl_module)
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Check the counts, so that the checkpoint, which shares the network's tensors, is finite."""
-        self._look(trainer, pl_module)
+        self._check_counts(trainer, pl_module)
         if self.state_key in checkpoint.get("callbacks", {}):
             checkpoint["callbacks"][self.state_key] = self.state_dict()
 
-    def _look(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def _check_counts(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         total, consecutive = (int(count) for count in self._counts.tolist())
         self._counts[0] = 0
-        destination, source = (self._buffers, self._kept) if total else (self._kept, self._buffers)
+        destination, source = (self._buffers, self._finite) if total else (self._finite, self._buffers)
         if self._buffers:  # an empty list is an error in torch
             torch._foreach_copy_(destination, source)
         if not total:

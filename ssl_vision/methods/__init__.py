@@ -5,7 +5,7 @@ from ssl_vision.methods.moco import MoCo
 from ssl_vision.methods.moco_v3 import MoCoV3
 from ssl_vision.methods.momentum import MomentumMethod
 from ssl_vision.methods.optimizer import OptimizerRule
-from ssl_vision.methods.outputs import Layers, View
+from ssl_vision.methods.outputs import Layers, ViewOutputs
 from ssl_vision.methods.simclr import SimCLR
 from ssl_vision.methods.simco import SimCo
 from ssl_vision.methods.simmoco import SimMoCo
@@ -20,5 +20,5 @@ __all__ = [
     "SimCLR",
     "SimCo",
     "SimMoCo",
-    "View",
+    "ViewOutputs",
 ]

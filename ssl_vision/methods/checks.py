@@ -13,10 +13,10 @@ from ssl_vision.objectives import Objective, as_objective
 from ssl_vision.objectives.gather import is_distributed
 
 
-def checked_objective(
+def check_objective(
     module: nn.Module, *, method: str, available: Collection[str], pairs: Sequence[str]
-) -> Objective:
-    """Return a module as an `Objective` that compares the pairs of a method, after a check of its inputs.
+) -> None:
+    """Have an objective compare the pairs of a method, and check its inputs.
 
     Args:
         module: the objective.
@@ -45,7 +45,6 @@ def checked_objective(
         raise InputError(
             f"{name} is not an objective: its forward does not accept the embeddings of two views"
         ) from error
-    return objective
 
 
 def check_gathers(objective: Objective, *, name: str) -> None:

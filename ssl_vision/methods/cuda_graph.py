@@ -1,17 +1,21 @@
 """Training steps that are launched as one CUDA graph."""
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, Self
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
 
 from ssl_vision.data.images import Batch
+from ssl_vision.data.module import image_data
 from ssl_vision.errors import InputError
 from ssl_vision.lightning_private import count_optimizer_step
 from ssl_vision.methods.finite_gradients import not_finite, skips_on_device
+from ssl_vision.objectives import as_objective
 
 EAGER_STEPS = 3
 """Number of steps before the recording."""
@@ -28,29 +32,60 @@ class GraphedTraining:
     tensors, so that a schedule affects the recorded step.
 
     Args:
-        loss: function that computes the loss of a batch, a scalar. It runs under the caller's autocast. Like
-            all arguments, it must not synchronise, and must change state in place.
+        method: a `Method`, whose ``loss`` and ``after_backward`` are part of the step. They run under the
+            caller's autocast, must not synchronise, and must change state in place.
         optimizer: optimizer of all parameters with a gradient.
-        device: device of the method.
-        after_backward: function that updates the method's state after a backward pass, as a part of the step.
         views: function that makes the views of a batch that has none, as a part of the step.
     """
 
     def __init__(
-        self,
-        loss: Callable[[Batch], Tensor],
-        optimizer: Optimizer,
-        device: torch.device,
-        *,
-        after_backward: Callable[[], None],
-        views: Callable[[Batch], Batch] | None = None,
+        self, method: Any, optimizer: Optimizer, *, views: Callable[[Batch], Batch] | None = None
     ) -> None:
         for group in optimizer.param_groups:
-            group["lr"] = torch.tensor(float(group["lr"]), device=device)
-        self._loss, self._optimizer = loss, optimizer
-        self._after_backward, self._views = after_backward, views
+            group["lr"] = torch.tensor(float(group["lr"]), device=method.device)
+        self._method, self._optimizer, self._views = method, optimizer, views
         self._eager_steps = EAGER_STEPS
         self._recorded: tuple[Batch, Callable[[], None], Tensor] | None = None
+
+    @classmethod
+    def of_run(cls, method: Any) -> Self:
+        """Return the executor of a method that a trainer trains; the data then leaves the views to it."""
+        data = image_data(method.trainer)
+        views = None if data is None else data.defer_views(method.device)
+        return cls(method, method.optimizers(use_pl_optimizer=False), views=views)
+
+    @staticmethod
+    def check(method: Any) -> None:
+        """Check that a method's training can be recorded, given its trainer with a strategy.
+
+        Raises:
+            InputError: an option is not supported; the message names it.
+        """
+        trainer, mode = method.trainer, method.compile_mode
+        reads_indices = "indices" in as_objective(method.objective).required_inputs
+        for wrong, option in (
+            (trainer.strategy.root_device.type != "cuda", "a CPU"),
+            (trainer.world_size > 1, f"{trainer.world_size} processes"),
+            (trainer.precision not in ("32-true", "bf16-mixed"), f"trainer.precision {trainer.precision}"),
+            (trainer.gradient_clip_val is not None, "trainer.gradient_clip_val"),
+            (trainer.accumulate_grad_batches > 1, "trainer.accumulate_grad_batches"),
+            (method.chunk_size is not None, "model.chunk_size"),
+            (mode not in (None, "default"), f"model.compile_mode {mode}"),
+            (reads_indices, f"model.objective {type(method.objective).__name__}"),
+            (method.optimizer_rule.name == "muon", "optimizer.name muon"),
+        ):
+            if wrong:
+                raise InputError(f"model.cuda_graph does not support {option}")
+
+    @classmethod
+    def suggest(cls, method: Any) -> None:
+        """Suggest a CUDA graph for a run that could use one."""
+        with suppress(InputError):
+            cls.check(method)
+            rank_zero_info(
+                "on one GPU, --config pretrain/cifar10_gpu makes small steps faster: "
+                "one CUDA graph per step, compiled, in bfloat16"
+            )
 
     def __call__(self, batch: Batch) -> Tensor:
         """Train on a batch with the shapes of the first one, and return its loss without a gradient."""
@@ -66,15 +101,16 @@ class GraphedTraining:
         replay()
         return loss
 
-    def forget(self, *, shapes: bool = False) -> None:
-        """Discard the recording; the step is recorded again with its current Python values.
+    def start_epoch(self, epoch: int) -> None:
+        """Discard the recording if the views of the epoch have another size, or if the loss reads the epoch.
 
-        Args:
-            shapes: batches will have other shapes, so that the next steps run eagerly before the recording.
+        Before views of another size are recorded, steps run eagerly again.
         """
-        self._recorded = None
-        if shapes:
-            self._eager_steps = EAGER_STEPS
+        data = image_data(self._method.trainer)
+        if data is not None and data.training_views(epoch).size != data.training_views(epoch - 1).size:
+            self._recorded, self._eager_steps = None, EAGER_STEPS
+        elif as_objective(self._method.objective).reads_epoch:
+            self._recorded = None
 
     def _step(self, batch: Batch) -> Tensor:
         """Clear gradients, compute the loss and the gradients, and update the weights."""
@@ -87,10 +123,10 @@ class GraphedTraining:
             cache_enabled=False,  # the cached weights would outlive the recording
         ):
             rendered = batch if self._views is None or batch.views is not None else self._views(batch)
-            loss = self._loss(rendered)
+            loss: Tensor = self._method.loss(rendered)
         with torch.autocast(device, enabled=False):
             loss.backward()
-            self._after_backward()
+            self._method.after_backward()
             if skips_on_device(self._optimizer):
                 self._optimizer.found_inf = not_finite(self._optimizer)  # type: ignore[attr-defined]
             self._optimizer.step()
@@ -120,38 +156,3 @@ def count_step(module: pl.LightningModule) -> None:
     schedule: Any = module.lr_schedulers()
     if schedule is not None:
         schedule.step()
-
-
-def check_graph(
-    trainer: pl.Trainer,
-    *,
-    chunk_size: int | None,
-    compile_mode: str | None,
-    objective: str | None = None,
-    optimizer: str = "adam",
-) -> None:
-    """Check that training can be recorded as a CUDA graph.
-
-    Args:
-        trainer: the trainer, with its strategy.
-        chunk_size: option of the method.
-        compile_mode: option of the method.
-        objective: name of an objective that reads the indices of the images, which is not supported.
-        optimizer: name of the optimizer.
-
-    Raises:
-        InputError: an option is not supported; the message names it.
-    """
-    for wrong, option in (
-        (trainer.strategy.root_device.type != "cuda", "a CPU"),
-        (trainer.world_size > 1, f"{trainer.world_size} processes"),
-        (trainer.precision not in ("32-true", "bf16-mixed"), f"trainer.precision {trainer.precision}"),
-        (trainer.gradient_clip_val is not None, "trainer.gradient_clip_val"),
-        (trainer.accumulate_grad_batches > 1, "trainer.accumulate_grad_batches"),
-        (chunk_size is not None, "model.chunk_size"),
-        (compile_mode not in (None, "default"), f"model.compile_mode {compile_mode}"),
-        (objective is not None, f"model.objective {objective}"),
-        (optimizer == "muon", "optimizer.name muon"),
-    ):
-        if wrong:
-            raise InputError(f"model.cuda_graph does not support {option}")

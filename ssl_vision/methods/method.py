@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, get_args
 
 import pytorch_lightning as pl
@@ -23,16 +23,16 @@ from ssl_vision.lightning_private import create_train_loader
 from ssl_vision.methods.checks import (
     check_gathers,
     check_images,
+    check_objective,
     check_shapes,
     checked_loss,
-    checked_objective,
 )
-from ssl_vision.methods.cuda_graph import GraphedTraining, check_graph, count_step
+from ssl_vision.methods.cuda_graph import GraphedTraining, count_step
 from ssl_vision.methods.optimizer import OptimizerRule
-from ssl_vision.methods.outputs import Layers, View
+from ssl_vision.methods.outputs import Layers, ViewOutputs
 from ssl_vision.methods.parameter_groups import freeze
 from ssl_vision.methods.projection import HeadBatchNorm, last_relu, projection_head
-from ssl_vision.objectives import InfoNCE, Objective, PairSet, in_chunks
+from ssl_vision.objectives import InfoNCE, Objective, PairSet, as_objective, in_chunks
 from ssl_vision.objectives.gather import equal_shares
 
 CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
@@ -47,8 +47,8 @@ class Method(pl.LightningModule, ABC):
 
         class SimCLR(Method):
             def loss(self, batch):
-                first, second = self.embed_views(batch.views)
-                return self.objective(first.embeddings, second.embeddings)
+                first, second = self.embed_views(batch.views).embeddings
+                return self.objective(first, second)
 
     The base class runs it eagerly, with gradient caching (``chunk_size``), with a compiled encoder
     (``compile_mode``) or as a CUDA graph (``cuda_graph``). The names of parameters are the same in all
@@ -91,7 +91,7 @@ class Method(pl.LightningModule, ABC):
     Attributes:
         backbone: The encoder.
         head: The projection head.
-        features: (N, F) encoder features of each view in the last training step, without a gradient.
+        features: (V, N, F) encoder features of the views in the last training step, without a gradient.
 
     Raises:
         InputError: a size is out of range, head_batch_norm or bn is unknown, the encoder does not have the
@@ -104,12 +104,11 @@ class Method(pl.LightningModule, ABC):
         >>> from ssl_vision.objectives import DCL
         >>> class TwoViewMethod(Method):
         ...     def loss(self, batch):
-        ...         first, second = self.embed_views(batch.views)
-        ...         return self.objective(first.embeddings, second.embeddings)
+        ...         first, second = self.embed_views(batch.views).embeddings
+        ...         return self.objective(first, second)
         >>> method = TwoViewMethod(objective=DCL(), output_dim=64, seed=0)
-        >>> first, second = method.embed_views(torch.rand(8, 3, 32, 32))
-        >>> first.embeddings.shape
-        torch.Size([4, 64])
+        >>> method.embed_views(torch.rand(8, 3, 32, 32)).embeddings.shape
+        torch.Size([2, 4, 64])
     """
 
     available_inputs: ClassVar[frozenset[str]] = frozenset({"labels", "indices", "features", "shallow"})
@@ -117,7 +116,7 @@ class Method(pl.LightningModule, ABC):
     pairs: ClassVar[tuple[PairSet, ...]] = get_args(PairSet)
     """Supported ``pairs`` of objectives of the InfoNCE family; the first is used unless they set others."""
 
-    features: tuple[Tensor, ...]
+    features: Tensor
 
     def __init__(
         self,
@@ -157,13 +156,9 @@ class Method(pl.LightningModule, ABC):
         self._equal_shares = False
         self._lr: float | Tensor = 0.0
         self.objective = InfoNCE() if objective is None else objective
-        contract = checked_objective(
-            self.objective,
-            method=type(self).__name__,
-            available=self.available_inputs,
-            pairs=self.pairs,
+        check_objective(
+            self.objective, method=type(self).__name__, available=self.available_inputs, pairs=self.pairs
         )
-        self._contracts = (contract,)  # in a tuple, so that it is not registered as a submodule
         with self.seeded():
             self.backbone = as_encoder(build(encoder))
             self.head = projection_head(
@@ -204,57 +199,46 @@ class Method(pl.LightningModule, ABC):
         """Compute the three representations of normalised images (N, 3, H, W)."""
         return self._projected(self._encode(images, self.backbone), self.head)
 
-    def embed_views(self, views: Tensor | None) -> tuple[View, View]:
-        """Compute embeddings and features of both views, according to ``bn`` and ``chunk_size``.
+    def embed_views(self, images: Tensor | None, views: int = 2) -> ViewOutputs:
+        """Compute embeddings and features of the views of a batch, according to ``bn`` and ``chunk_size``.
 
         Args:
-            views: (2N, 3, S, S), all first views, then all second views.
+            images: (V N, 3, S, S), all first views, then all second views.
+            views: number of views of each image, V.
 
         Raises:
             ValueError: there are no views.
         """
-        views = self.checked_views(views)
-        if self.chunk_size is None:
-            parts = self._embed_pair(views)
-        else:
-            parts = in_chunks(
-                self,
-                *views.chunk(2),
-                size=self.chunk_size,
-                call=lambda *pair: self._embed_pair(torch.cat(pair)),
-            )
-        pair = View(*parts[0::2]), View(*parts[1::2])
-        self.features = tuple(view.features.detach() for view in pair)
-        return pair
+        outputs = self.embed(self.checked_views(images), self.backbone, self.head, views)
+        self.features = outputs.features.detach()
+        return outputs
 
-    def embed_view(self, images: Tensor) -> View:
-        """Compute embeddings and features of one view (N, 3, S, S), according to ``chunk_size``."""
-        view = self.embed_in_chunks(images, self.backbone, self.head)
-        self.features = (view.features.detach(),)
-        return view
-
-    def embed_in_chunks(self, images: Tensor, backbone: Encoder, head: nn.Module) -> View:
-        """Compute embeddings and features of images by a network, as `embed`, according to ``chunk_size``."""
-
-        def fields(images: Tensor) -> tuple[Tensor, ...]:
-            return self.embed(images, backbone, head).tensors()
-
-        size = self.chunk_size
-        return View(*(fields(images) if size is None else in_chunks(self, images, size=size, call=fields)))
-
-    def embed(self, images: Tensor, backbone: Encoder, head: nn.Module) -> View:
-        """Compute embeddings and features of images (N, 3, S, S) in one pass of a network.
+    def embed(self, images: Tensor, backbone: Encoder, head: nn.Module, views: int = 1) -> ViewOutputs:
+        """Compute the outputs of a network, according to ``bn`` and ``chunk_size``.
 
         Args:
-            images: normalised images.
+            images: normalised images (V N, 3, S, S), all first views, then all second views.
             backbone: the encoder.
             head: a projection head like that of the method.
+            views: number of views of each image, V.
         """
-        if not self._needs_shallow:
-            features = self._encode(images, backbone)
-            return View(self._projected(features, head).projector, features)
-        features, shallow = backbone.forward_shallow(self._as_input(images))
-        return View(self._projected(features, head).projector, features, shallow)
+
+        def network(images: Tensor) -> tuple[Tensor, ...]:
+            if self._needs_shallow:
+                features, *shallow = backbone.forward_shallow(self._as_input(images))
+            else:
+                features, shallow = self._encode(images, backbone), []
+            return self._projected(features, head).projector, features, *shallow
+
+        def stacked(*images: Tensor) -> tuple[Tensor, ...]:
+            whole = images[0] if len(images) == 1 else torch.cat(images)
+            if self.bn == "joint" or views == 1:
+                return tuple(rows.unflatten(0, (views, -1)) for rows in network(whole))
+            return tuple(map(torch.stack, zip(*map(network, whole.chunk(views)), strict=True)))
+
+        if self.chunk_size is None:
+            return ViewOutputs(*stacked(images))
+        return ViewOutputs(*in_chunks(self, *images.chunk(views), size=self.chunk_size, call=stacked, dim=1))
 
     def checked_views(self, views: Tensor | None) -> Tensor:
         """Return the views of a batch, (2N, 3, S, S).
@@ -269,14 +253,9 @@ class Method(pl.LightningModule, ABC):
             )
         return views
 
-    def objective_inputs(self, batch: Batch, first: View, second: View) -> dict[str, Any]:
+    def objective_inputs(self, batch: Batch, outputs: ViewOutputs | None = None) -> dict[str, Any]:
         """Return the keyword arguments that the objective requires in addition to the embeddings."""
-        inputs = {
-            "labels": batch.labels,
-            "indices": batch.indices,
-            "features": (first.features, second.features),
-            "shallow": (first.shallow, second.shallow),
-        }
+        inputs = batch._asdict() if outputs is None else batch._asdict() | outputs._asdict()
         return {name: inputs[name] for name in self._contract.required_inputs}
 
     @contextmanager
@@ -347,7 +326,7 @@ class Method(pl.LightningModule, ABC):
         if self._data is not None:
             check_images(self.backbone, self._data)
         if self.cuda_graph:
-            self._check_graph()
+            GraphedTraining.check(self)
         if self.compile_mode is not None:
             if self._needs_shallow:
                 raise InputError(
@@ -379,30 +358,16 @@ class Method(pl.LightningModule, ABC):
         self._contract.set_epoch(self.current_epoch)
         loader = self.trainer.train_dataloader
         self._equal_shares = isinstance(loader, Batches) and loader.equal_shares
-        if not self.cuda_graph:
-            with suppress(InputError):
-                self._check_graph()
-                rank_zero_info(
-                    "on one GPU, --config pretrain/cifar10_gpu makes small steps faster: "
-                    "one CUDA graph per step, compiled, in bfloat16"
-                )
-            return
-        optimizer: Any = self.optimizers(use_pl_optimizer=False)
-        views = None if self._data is None else self._data.defer_views(self.device)
-        self._graphed = GraphedTraining(
-            self.loss, optimizer, self.device, after_backward=self.after_backward, views=views
-        )
+        if self.cuda_graph:
+            self._graphed = GraphedTraining.of_run(self)
+        else:
+            GraphedTraining.suggest(self)
 
     def on_train_epoch_start(self) -> None:
-        """Set the epoch of the objective, and record the CUDA graph again if it may change the step."""
-        epoch, data = self.current_epoch, self._data
-        self._contract.set_epoch(epoch)
-        if self._graphed is None:
-            return
-        if data is not None and data.training_views(epoch).size != data.training_views(epoch - 1).size:
-            self._graphed.forget(shapes=True)
-        elif self._contract.reads_epoch:
-            self._graphed.forget()
+        """Set the epoch of the objective and of the CUDA graph."""
+        self._contract.set_epoch(self.current_epoch)
+        if self._graphed is not None:
+            self._graphed.start_epoch(self.current_epoch)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Store the learning rate of the step, which the schedule changes at its end."""
@@ -430,7 +395,7 @@ class Method(pl.LightningModule, ABC):
 
     @property
     def _contract(self) -> Objective:
-        return self._contracts[0]
+        return as_objective(self.objective)
 
     @property
     def _data(self) -> ImageData | None:
@@ -475,14 +440,6 @@ class Method(pl.LightningModule, ABC):
         hidden = layers[: self._hidden_layers](features)
         return Layers(features, hidden, layers[self._hidden_layers :](hidden))
 
-    def _embed_pair(self, views: Tensor) -> tuple[Tensor, ...]:
-        """Return the fields of `View` in turn, each for the first and then for the second view."""
-        if self.bn == "joint":
-            fields = self.embed(views, self.backbone, self.head).tensors()
-            return tuple(half for field in fields for half in field.chunk(2))
-        first, second = (self.embed(half, self.backbone, self.head).tensors() for half in views.chunk(2))
-        return tuple(half for pair in zip(first, second, strict=True) for half in pair)
-
     def _prepare_objective(self) -> None:
         data = self._data
         try:
@@ -507,16 +464,6 @@ class Method(pl.LightningModule, ABC):
             raise InputError(
                 f"model.objective {type(self.objective).__name__} needs the encoder's feature maps: {error}"
             ) from error
-
-    def _check_graph(self) -> None:
-        reads_indices = "indices" in self._contract.required_inputs
-        check_graph(
-            self.trainer,
-            chunk_size=self.chunk_size,
-            compile_mode=self.compile_mode,
-            objective=type(self.objective).__name__ if reads_indices else None,
-            optimizer=self.optimizer_rule.name,
-        )
 
 
 class TrainingLoss(DescribedMetric):

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from ssl_vision.data.images import Batch
 from ssl_vision.errors import InputError, check
 from ssl_vision.methods.momentum import MomentumMethod
-from ssl_vision.methods.outputs import View
 from ssl_vision.objectives.gather import gather, is_distributed
 from ssl_vision.objectives.logit_margin import normalize
 
@@ -109,9 +108,9 @@ class MoCo(MomentumMethod):
         with self.seeded(2):
             self.queue = KeyQueue(queue_size, self.output_dim)
 
-    def loss_of_direction(self, batch: Batch, query: View, key: View) -> Tensor:
+    def loss_of_direction(self, batch: Batch, queries: Tensor, keys: Tensor) -> Tensor:
         """Compute the objective of queries, keys and the queue."""
-        loss: Tensor = self.objective(query.embeddings, key.embeddings, negatives=self.queue.keys)
+        loss: Tensor = self.objective(queries, keys, negatives=self.queue.keys)
         return loss
 
     def after_backward(self) -> None:

@@ -14,7 +14,6 @@ from ssl_vision.data.images import Batch
 from ssl_vision.encoders import floating_dtype
 from ssl_vision.errors import InputError, check, check_choice
 from ssl_vision.methods.method import Method
-from ssl_vision.methods.outputs import View
 from ssl_vision.objectives import PairSet
 from ssl_vision.objectives.logit_margin import at_least_float32
 
@@ -47,7 +46,8 @@ class MomentumMethod(Method):
         momentum_backbone: The encoder of the momentum network.
         momentum_head: Its projection head.
         predictor: Network that the embeddings of queries pass and those of keys do not; an identity.
-        key_embeddings: (N, ``output_dim``) embeddings of the keys of each view in the last training step.
+        key_embeddings: (V, N, ``output_dim``) embeddings of the keys in the last training step; V is 2 with
+            ``symmetric``, otherwise 1.
 
     Raises:
         InputError: momentum is not between 0 and 1, or the schedule is unknown; otherwise as `Method`.
@@ -56,8 +56,8 @@ class MomentumMethod(Method):
         >>> import torch
         >>> from ssl_vision.data import Batch
         >>> class Follow(MomentumMethod):
-        ...     def loss_of_direction(self, batch, query, key):
-        ...         return self.objective(query.embeddings, key.embeddings)
+        ...     def loss_of_direction(self, batch, queries, keys):
+        ...         return self.objective(queries, keys)
         >>> method = Follow(objective=nn.MSELoss(), momentum=0.9, seed=0)
         >>> images = torch.zeros(4, 3, 32, 32, dtype=torch.uint8)
         >>> batch = Batch(images, torch.zeros(4), torch.arange(4), views=torch.rand(8, 3, 32, 32))
@@ -67,7 +67,7 @@ class MomentumMethod(Method):
 
     available_inputs = frozenset({"labels"})
     pairs: ClassVar[tuple[PairSet, ...]] = ("keys", "queue")
-    key_embeddings: tuple[Tensor, ...]
+    key_embeddings: Tensor
 
     def __init__(
         self,
@@ -88,28 +88,29 @@ class MomentumMethod(Method):
         self.predictor: nn.Module = nn.Identity()
 
     @abstractmethod
-    def loss_of_direction(self, batch: Batch, query: View, key: View) -> Tensor:
-        """Compute the loss of queries, whose embeddings have passed the predictor, and their keys."""
+    def loss_of_direction(self, batch: Batch, queries: Tensor, keys: Tensor) -> Tensor:
+        """Compute the loss of queries that have passed the predictor, (N, D), and their keys, (N, D)."""
 
     def loss(self, batch: Batch) -> Tensor:
         """Compute the loss of the first views as queries, or the mean of both directions."""
-        first, second = self.checked_views(batch.views).chunk(2)
-        key2 = self.keys(second)
+        views = self.checked_views(batch.views)
+        first, second = views.chunk(2)
         if not self.symmetric:
-            self.key_embeddings = (key2.embeddings,)
-            return self.loss_of_direction(batch, self._predicted(self.embed_view(first)), key2)
-        key1 = self.keys(first)
-        self.key_embeddings = (key1.embeddings, key2.embeddings)
-        query1, query2 = (self._predicted(view) for view in self.embed_views(batch.views))
+            self.key_embeddings = self.keys(second)[None]
+            (queries,) = self.embed_views(first, 1).embeddings
+            return self.loss_of_direction(batch, self.predictor(queries), self.key_embeddings[0])
+        key2, key1 = self.keys(second), self.keys(first)
+        self.key_embeddings = torch.stack([key1, key2])
+        query1, query2 = map(self.predictor, self.embed_views(views).embeddings)
         loss_of_first = self.loss_of_direction(batch, query1, key2)
         return (loss_of_first + self.loss_of_direction(batch, query2, key1)) / 2
 
     @torch.no_grad()
-    def keys(self, images: Tensor) -> View:
-        """Compute embeddings and features of one view (N, 3, S, S) by the momentum network."""
+    def keys(self, images: Tensor) -> Tensor:
+        """Compute embeddings (N, D) of one view (N, 3, S, S) by the momentum network."""
         dtype = floating_dtype(self.backbone, images.dtype)
         with torch.autocast(images.device.type, dtype) if dtype.itemsize < 4 else nullcontext():
-            return self.embed_in_chunks(images, self.momentum_backbone, self.momentum_head)
+            return self.embed(images, self.momentum_backbone, self.momentum_head).embeddings[0]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         for name, module in self.named_children() if recurse else ():
@@ -146,9 +147,6 @@ class MomentumMethod(Method):
                     "momentum_schedule 'cosine' needs an end: set trainer.max_epochs or max_steps"
                 )
         return super().configure_optimizers()
-
-    def _predicted(self, view: View) -> View:
-        return view._replace(embeddings=self.predictor(view.embeddings))
 
     def _momentum_of_step(self) -> float:
         if self.momentum_schedule == "constant":

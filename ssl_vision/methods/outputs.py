@@ -24,23 +24,20 @@ class Layers(NamedTuple):
     """(N, output_dim) embeddings that the objective receives, not normalised."""
 
 
-class View(NamedTuple):
-    """Output of the network for one view of a batch.
+class ViewOutputs(NamedTuple):
+    """Outputs of the network for V views of the N images of a batch.
 
     Example:
         >>> import torch
-        >>> view = View(embeddings=torch.rand(4, 128), features=torch.rand(4, 512))
-        >>> view.embeddings.shape, view.shallow
-        (torch.Size([4, 128]), None)
+        >>> outputs = ViewOutputs(embeddings=torch.rand(2, 4, 128), features=torch.rand(2, 4, 512))
+        >>> first, second = outputs.embeddings
+        >>> first.shape
+        torch.Size([4, 128])
     """
 
     embeddings: Tensor
-    """(N, output_dim), not normalised."""
+    """(V, N, output_dim), not normalised."""
     features: Tensor
-    """(N, F) features of the encoder."""
+    """(V, N, F) features of the encoder."""
     shallow: Tensor | None = None
-    """(N, F3) features of the encoder's third stage, if the objective requires them."""
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Return the fields that are not None."""
-        return tuple(field for field in self if field is not None)
+    """(V, N, F3) features of the encoder's third stage, if the objective requires them."""

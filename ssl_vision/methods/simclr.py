@@ -29,7 +29,6 @@ class SimCLR(Method):
 
     def loss(self, batch: Batch) -> Tensor:
         """Compute the objective of the embeddings of both views."""
-        first, second = self.embed_views(batch.views)
-        inputs = self.objective_inputs(batch, first, second)
-        loss: Tensor = self.objective(first.embeddings, second.embeddings, **inputs)
+        outputs = self.embed_views(batch.views)
+        loss: Tensor = self.objective(*outputs.embeddings, **self.objective_inputs(batch, outputs))
         return loss

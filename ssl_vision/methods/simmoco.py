@@ -6,7 +6,6 @@ from torch import Tensor, nn
 
 from ssl_vision.data.images import Batch
 from ssl_vision.methods.momentum import MomentumMethod
-from ssl_vision.methods.outputs import View
 from ssl_vision.objectives import DualTemperature
 
 
@@ -36,8 +35,7 @@ class SimMoCo(MomentumMethod):
     def __init__(self, *, objective: nn.Module | None = None, **options: Any) -> None:
         super().__init__(objective=DualTemperature() if objective is None else objective, **options)
 
-    def loss_of_direction(self, batch: Batch, query: View, key: View) -> Tensor:
+    def loss_of_direction(self, batch: Batch, queries: Tensor, keys: Tensor) -> Tensor:
         """Compute the objective of queries and keys."""
-        inputs = self.objective_inputs(batch, query, key)
-        loss: Tensor = self.objective(query.embeddings, key.embeddings, **inputs)
+        loss: Tensor = self.objective(queries, keys, **self.objective_inputs(batch))
         return loss

@@ -18,7 +18,9 @@ from torch.utils.checkpoint import checkpoint
 from ssl_vision.errors import check
 
 
-def in_chunks(network: nn.Module, *inputs: Tensor, size: int, call: Callable[..., Any] | None = None) -> Any:
+def in_chunks(
+    network: nn.Module, *inputs: Tensor, size: int, call: Callable[..., Any] | None = None, dim: int = 0
+) -> Any:
     """Compute ``network(*inputs)`` for at most ``size`` rows at a time, and again in the backward pass.
 
     Only inputs and outputs are stored, so this requires memory for the activations of one chunk and a second
@@ -32,6 +34,7 @@ def in_chunks(network: nn.Module, *inputs: Tensor, size: int, call: Callable[...
         *inputs: tensors with N rows each.
         size: maximum number of rows of a chunk; the chunks are about equally long.
         call: function to call on a chunk instead of ``network``.
+        dim: dimension of the rows in the output.
 
     Returns:
         The output of the network, a tensor or a tuple of tensors with N rows.
@@ -59,8 +62,8 @@ def in_chunks(network: nn.Module, *inputs: Tensor, size: int, call: Callable[...
         for chunk in zip(*pieces, strict=True)
     ]
     if isinstance(parts[0], Tensor):
-        return torch.cat(parts)
-    return tuple(torch.cat(field) for field in zip(*parts, strict=True))
+        return torch.cat(parts, dim)
+    return tuple(torch.cat(field, dim) for field in zip(*parts, strict=True))
 
 
 @contextmanager

@@ -24,8 +24,8 @@ class Objective(nn.Module):
     Attributes:
         required_inputs: names of the keyword arguments of ``forward`` that the method has to pass:
             ``"labels"`` and ``"indices"`` of the images, int64 of shape (N,) each; ``"features"`` and
-            ``"shallow"``, the outputs of the encoder and of its third stage, a pair with a tensor of shape
-            (N, F) for each view; or ``"negatives"``.
+            ``"shallow"``, the outputs of the encoder and of its third stage, of shape (2, N, F) for both
+            views; or ``"negatives"``.
         gather: True if the objective itself gathers the embeddings of all processes into one batch, as all
             objectives of this package and subclasses of `TwoViews` do. The methods do not gather: with False,
             each process computes the loss of its own batch, and training on several processes warns.

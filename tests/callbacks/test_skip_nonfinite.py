@@ -93,7 +93,7 @@ def test_epoch_end_logs_skipped_steps_since_last_logged_step():
     """This is the situation on a CUDA device, whose counts the host reads only at logged steps."""
     skips, logged = SkipNonFiniteSteps(), []
     module = SimpleNamespace(log=lambda name, value, **_: logged.append((name, float(value))))
-    skips._counts, skips._buffers, skips._kept = torch.ones(2), [], []
+    skips._counts, skips._buffers, skips._finite = torch.ones(2), [], []
     with pytest.warns(UserWarning, match="the update is skipped, 1 so far"):
         skips.on_train_epoch_end(SimpleNamespace(global_step=4), module)
     assert logged == [("train/skipped_steps", 1)]

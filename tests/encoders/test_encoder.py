@@ -132,8 +132,7 @@ def test_networks_train_in_the_memory_format_that_they_accept(network, expected)
     assert encoder.memory_format == expected
     assert {name: weight.stride() for name, weight in network.named_parameters()} == before
     method = SimCLR(encoder=network, hidden_dim=8, output_dim=4)
-    first, second = method.embed_views(torch.randn(8, 3, 16, 16))
-    method.objective(first.embeddings, second.embeddings).backward()
+    method.objective(*method.embed_views(torch.randn(8, 3, 16, 16)).embeddings).backward()
     assert all(weight.is_leaf and weight.grad is not None for weight in network.parameters())
     images = torch.randint(0, 256, (8, 3, 16, 16), dtype=torch.uint8)
     data = Images(images, torch.arange(8) % 2, ("a", "b"))

@@ -53,7 +53,7 @@ def test_objective_receives_required_inputs(pair, chunk_size, bn):
     for key, value in reference.objective.state_dict().items():
         torch.testing.assert_close(actual.objective.state_dict()[key], value, msg=key)
     assert actual.objective.u_bank.written.nonzero()[:, 0].tolist() == list(range(20, 28))
-    assert not any(part.requires_grad for part in actual.features)
+    assert not actual.features.requires_grad
 
 
 def trainer(tmp_path, **options):

@@ -112,6 +112,8 @@ def test_in_chunks_supports_several_inputs_and_outputs():
     net, (x1, x2) = network(), batch()
     z1, z2 = in_chunks(net, x1, x2, size=6, call=lambda a, b: (net(a), net(b)))
     torch.testing.assert_close((z1, z2), (net(x1), net(x2)))
+    both = in_chunks(net, x1, x2, size=6, call=lambda a, b: torch.stack([net(a), net(b)]), dim=1)
+    torch.testing.assert_close(both, torch.stack([z1, z2]))
 
 
 def test_invalid_size_or_row_counts_raise_value_error():

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ssl_vision.data.images import Batch, Images
-from ssl_vision.errors import check
+from ssl_vision.errors import InputError, check
 
 _SECONDS_OF_A_STEP = 120
 """Time that workers give the main process to finish its step, which may compile, and to save."""
