@@ -34,6 +34,51 @@ def run(args: Sequence[str]) -> None:
     Raises:
         InputError: The runs cannot be compared; the message says why and how to fix it.
     """
+    options = _parser().parse_args(list(args))
+    output = Path(options.output) if options.output else None
+    if output and output.suffix not in _SUFFIXES:
+        raise InputError(f"--output {output}: expected a name that ends in {', '.join(_SUFFIXES)}")
+    selector = MetricSelector(
+        metric=options.metric,
+        layer=options.layer,
+        protocol=options.protocol,
+        row=dict(key_value("--row", text) for text in options.row),
+    )
+    runs = _filtered(readable(find_runs(options.paths or ["runs"]), "compare"), options.where)
+    common = {"by": options.by, "selector": selector, "baseline": options.baseline, "alpha": options.alpha}
+    record: dict[str, Any]
+    if options.within is None:
+        comparisons = {"": compare(runs, allow=options.allow, **common)}
+        parts = [part_of(comparisons[""])]
+        record = as_dict(comparisons[""])
+    else:
+        within = full_key(options.within, runs)
+        comparisons = compare_within(runs, within=within, allow=options.allow, **common)
+        chosen = {} if options.metric.startswith("val/") else best_values(runs, within=within, by=options.by)
+        parts = [part_within(within, comparisons, chosen)]
+        record = {"within": within, "comparisons": {v: as_dict(each) for v, each in comparisons.items()}}
+        if chosen:
+            by = full_key(options.by, runs)
+            best = [run for run in runs if shown(run.setting(within)) == chosen[shown(run.setting(by))]]
+            comparison = compare(best, allow=[*options.allow, within], **common)
+            parts.append(part_of(comparison, f", each at its best {within.rpartition('.')[2]}"))
+            record |= {"chosen": chosen, "best": as_dict(comparison)}
+    print("\n\n".join(part.text for part in parts))
+    if output is None:
+        return
+    if output.suffix == ".json":
+        write_text(output, json.dumps(record, indent=1, ensure_ascii=False))
+    elif output.suffix == ".md":
+        write_text(output, "\n".join(part.markdown for part in parts))
+    elif output.suffix == ".csv":
+        write_text(output, as_csv(_rows(options.within, comparisons)))
+    else:
+        with atomic_write(output) as partial:
+            _draw(partial, comparisons, options.within)
+    print(f"written to {output}")
+
+
+def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="ssl-vision compare", description=run.__doc__)
     parser.add_argument(
         "paths", nargs="*", type=str, help="Run directories, or directories of them (default: runs)."
@@ -85,53 +130,7 @@ def run(args: Sequence[str]) -> None:
     parser.add_argument(
         "--output", type=str | None, default=None, help=f"Output file: {', '.join(_SUFFIXES)}."
     )
-    options = parser.parse_args(list(args))
-    output = Path(options.output) if options.output else None
-    if output and output.suffix not in _SUFFIXES:
-        raise InputError(f"--output {output}: expected a name that ends in {', '.join(_SUFFIXES)}")
-    selector = MetricSelector(
-        metric=options.metric,
-        layer=options.layer,
-        protocol=options.protocol,
-        row=dict(key_value("--row", text) for text in options.row),
-    )
-    runs = _filtered(readable(find_runs(options.paths or ["runs"]), "compare"), options.where)
-    common = {
-        "by": options.by,
-        "selector": selector,
-        "baseline": options.baseline,
-        "alpha": options.alpha,
-    }
-    record: dict[str, Any]
-    if options.within is None:
-        comparisons = {"": compare(runs, allow=options.allow, **common)}
-        parts = [part_of(comparisons[""])]
-        record = as_dict(comparisons[""])
-    else:
-        within = full_key(options.within, runs)
-        comparisons = compare_within(runs, within=within, allow=options.allow, **common)
-        chosen = {} if options.metric.startswith("val/") else best_values(runs, within=within, by=options.by)
-        parts = [part_within(within, comparisons, chosen)]
-        record = {"within": within, "comparisons": {v: as_dict(each) for v, each in comparisons.items()}}
-        if chosen:
-            by = full_key(options.by, runs)
-            best = [run for run in runs if shown(run.setting(within)) == chosen[shown(run.setting(by))]]
-            comparison = compare(best, allow=[*options.allow, within], **common)
-            parts.append(part_of(comparison, f", each at its best {within.rpartition('.')[2]}"))
-            record |= {"chosen": chosen, "best": as_dict(comparison)}
-    print("\n\n".join(part.text for part in parts))
-    if output is None:
-        return
-    if output.suffix == ".json":
-        write_text(output, json.dumps(record, indent=1, ensure_ascii=False))
-    elif output.suffix == ".md":
-        write_text(output, "\n".join(part.markdown for part in parts))
-    elif output.suffix == ".csv":
-        write_text(output, as_csv(_rows(options.within, comparisons)))
-    else:
-        with atomic_write(output) as partial:
-            _draw(partial, comparisons, options.within)
-    print(f"written to {output}")
+    return parser
 
 
 def _filtered(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
