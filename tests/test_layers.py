@@ -152,7 +152,7 @@ CAPS = {
     "": (845, 15),
     "callbacks": (682, 12),
     "cli": (1659, 19),
-    "compare": (1151, 9),
+    "compare": (1150, 9),
     "data": (3184, 32),
     "encoders": (303, 4),
     "evaluation": (2163, 15),
