@@ -11,7 +11,7 @@ from ssl_vision.cli.parser import ArgumentParser, one_line
 from ssl_vision.cli.recipes import find_recipe, recipes
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.knn_vote import KNN
+from ssl_vision.evaluation.knn_measurement import KNN
 from ssl_vision.evaluation.measurement import Measurement, kinds
 from ssl_vision.evaluation.probe import Linear, ProbeRule
 from ssl_vision.methods import Layers

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.knn_vote import KNN
+from ssl_vision.evaluation.knn_measurement import KNN
 from ssl_vision.evaluation.measurement import labels_text
 from ssl_vision.evaluation.protocol import Protocol
 from ssl_vision.runs.atomic_files import write_text

@@ -18,7 +18,7 @@ from ssl_vision.evaluation import finetune, probe
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.evaluation.finetune import FineTune
-from ssl_vision.evaluation.knn_vote import KNN
+from ssl_vision.evaluation.knn_measurement import KNN
 from ssl_vision.evaluation.probe import Grid, Linear
 from ssl_vision.evaluation.protocol import read_protocol, shipped
 from ssl_vision.evaluation.results import Row, described_protocol, table
