@@ -28,7 +28,7 @@ def main(page: str) -> None:
     browser.open(Path(page).resolve(), width=WIDTH)
     browser(f"{frame}.scrollIntoView({{behavior: 'instant'}})")
     browser.until(f"{frame}.explorer !== undefined")
-    browser(f"(e => e.change(e.data.chosen, {{temperature: {TAU}}}, {ANCHOR}))({frame}.explorer)")
+    browser(f"(e => e.change(e.data.chosen, {TAU}, {ANCHOR}))({frame}.explorer)")
     browser.until(f"{frame}.querySelector('.plane path.path') !== null")
     box = "{}.getBoundingClientRect()"
     left, top, width, bottom = browser(

@@ -34,7 +34,7 @@ _WIDTH = 128
 
 _LARGEST = 2**15 - 1
 
-_MARGINS = torch.cat([torch.linspace(-15, 15, 1501), torch.tensor([-1e-9, 1e-9])]).double().sort().values
+_MARGINS = torch.tensor([-2000, *torch.arange(-15, 15.01, 0.02), -1e-9, 1e-9, 2000]).double().sort().values
 _SIMILARITIES = torch.linspace(-1, 1, 41).double()
 """Logit margins and positive similarities at which gradient weights are tabulated."""
 
@@ -180,7 +180,7 @@ def described(objective: Objective, positive: Tensor) -> dict[str, Any] | None:
     """
     if not isinstance(objective, Contrastive) or type(objective)._shift is not Contrastive._shift:
         return None
-    tau, outer, pulls = objective.temperature(positive), list[float](), list[Tensor | None]()
+    tau, outer, pulls = objective.temperature(positive).detach().cpu(), list[float](), list[Tensor | None]()
     if tau.ndim:
         return None
 

@@ -155,6 +155,19 @@ def test_quantised_embeddings_have_stated_cosine_error():
     assert error < 1e-3
 
 
+class Squared(objectives.MarginLoss):
+    """A margin loss whose weight, 2 max(0, d), has no upper bound."""
+
+    def forward(self, anchors):
+        return anchors.logit_margin.clamp(min=0).square()
+
+
+def test_weight_without_bound_is_tabulated_for_large_margins():
+    table = described(objectives.Contrastive(margin_loss=Squared()), torch.tensor([0.5]))
+    assert np.interp(100.0, table["knots"], table["values"]) == pytest.approx(200.0)
+    assert table["says"] == "a function of its logit margin d"
+
+
 def test_only_objectives_that_the_page_can_compute_are_offered():
     positive = torch.tensor([0.2, 0.6])
     assert offered(None, positive).keys() == set(PRESETS)
