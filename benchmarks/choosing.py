@@ -4,7 +4,7 @@
 
 The runs are the rows of benchmarks/results/choosing_*.json, which ``benchmarks/results.py collect`` writes.
 The script prints the tables of docs/choosing.md. ``benchmarks/results.py render`` writes them into the page,
-and the correlations into ssl_vision/compare/evidence.json, from which ``ssl-vision choose`` reads them.
+and the correlations into ssl_vision/experiments/compare/evidence.json, which ``ssl-vision choose`` reads.
 """
 
 import json
@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from ssl_vision.compare.choose import FILE, Augmentation, Evidence, orientation
 from ssl_vision.descriptions import description_of
+from ssl_vision.experiments.compare.choose import FILE, Augmentation, Evidence, orientation
 
 RESULTS = Path(__file__).parent / "results"
 METRICS = ("rankme", "effective_rank", "lidar", "uniformity", "alignment", "sensitivity", "knn_top1")

@@ -35,19 +35,20 @@ def sizes() -> dict[str, tuple[int, int]]:
     lines, files = Counter[str](), Counter[str]()
     for file in PACKAGE.rglob("*"):
         if file.suffix in (".py", *TEMPLATES):
-            folder, *rest = file.relative_to(PACKAGE).parts
-            lines[folder if rest else ""] += code_lines(file)
-            files[folder if rest else ""] += file.suffix == ".py"
+            folders = file.relative_to(PACKAGE).parts[:-1]
+            folder = "/".join(folders[: 2 if folders[:1] == ("experiments",) else 1])
+            lines[folder] += code_lines(file)
+            files[folder] += file.suffix == ".py"
     return {folder: (count, files[folder]) for folder, count in sorted(lines.items())}
 
 
 def main() -> None:
     """Print a line for each folder, and the total."""
-    print(f"{'':14}{'lines':>7}{'files':>7}")
+    print(f"{'':24}{'lines':>7}{'files':>7}")
     for folder, (lines, files) in sizes().items():
-        print(f"{folder or '(modules)':14}{lines:7,}{files:7}")
+        print(f"{folder or '(modules)':24}{lines:7,}{files:7}")
     lines, files = map(sum, zip(*sizes().values(), strict=True))
-    print(f"{'total':14}{lines:7,}{files:7}")
+    print(f"{'total':24}{lines:7,}{files:7}")
 
 
 if __name__ == "__main__":

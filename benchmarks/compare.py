@@ -16,9 +16,9 @@ from typing import Any
 
 from provenance import provenance, save
 
-from ssl_vision.compare.comparison import compare
-from ssl_vision.compare.metric_selector import MetricSelector
-from ssl_vision.compare.summary import as_dict, part_of
+from ssl_vision.experiments.compare.comparison import compare
+from ssl_vision.experiments.compare.metric_selector import MetricSelector
+from ssl_vision.experiments.compare.summary import as_dict, part_of
 from ssl_vision.runs.registry import find_runs
 
 SWEEP = Path(__file__).parent.parent / "configs" / "sweep" / "objectives_digits.yaml"

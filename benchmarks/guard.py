@@ -24,9 +24,9 @@ from provenance import provenance, save
 from torchvision.transforms import v2
 
 from ssl_vision.callbacks import RepresentationMetrics
-from ssl_vision.compare.statistics import t_interval
 from ssl_vision.data import CIFAR10, Batch, Digits, ImageData, Views
 from ssl_vision.encoders import ResNet
+from ssl_vision.experiments.compare.statistics import t_interval
 from ssl_vision.methods import SimCLR
 from ssl_vision.objectives import InfoNCE
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from provenance import RESULTS
 
-from ssl_vision.compare.statistics import paired
 from ssl_vision.descriptions import description_of
+from ssl_vision.experiments.compare.statistics import paired
 
 Row = dict[str, Any]
 Setting = tuple[str, str]

@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ssl_vision.cli.classes import built
-from ssl_vision.compare.keys import full_key, key_value
 from ssl_vision.data import ImageData
 from ssl_vision.evaluation.features import embed, embed_views
+from ssl_vision.experiments.compare.keys import full_key, key_value
 from ssl_vision.methods import Layers
 from ssl_vision.pretrained.opened_run import open_run
 from ssl_vision.runs.registry import Run, find_runs

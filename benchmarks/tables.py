@@ -23,8 +23,8 @@ from rows import (
     settings,
 )
 
-from ssl_vision.compare.statistics import holm, paired
 from ssl_vision.descriptions import description_of
+from ssl_vision.experiments.compare.statistics import holm, paired
 
 GEOMETRY = ("alignment", "uniformity", "tolerance", "sensitivity", "rankme")
 

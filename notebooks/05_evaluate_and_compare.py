@@ -22,9 +22,9 @@ import tempfile
 import matplotlib.pyplot as plt
 
 import ssl_vision
-from ssl_vision.compare.comparison import compare
-from ssl_vision.compare.metric_selector import MetricSelector
-from ssl_vision.compare.summary import group_table, pair_table, summaries
+from ssl_vision.experiments.compare.comparison import compare
+from ssl_vision.experiments.compare.metric_selector import MetricSelector
+from ssl_vision.experiments.compare.summary import group_table, pair_table, summaries
 from ssl_vision.tables import aligned
 
 os.chdir(tempfile.mkdtemp())

@@ -26,8 +26,8 @@ from ssl_vision.evaluation.command import evaluated
 from ssl_vision.evaluation.protocol import read_protocols
 from ssl_vision.evaluation.results import Evaluation
 from ssl_vision.evaluation.subject import Subject, run_protocols
+from ssl_vision.experiments.report.report import write
 from ssl_vision.progress import epochs_text
-from ssl_vision.report.report import write
 from ssl_vision.runs.registry import Run
 from ssl_vision.tables import html_table
 

@@ -24,8 +24,8 @@ from ssl_vision.quiet import one_line_warnings, quiet, silenced
 class Command(NamedTuple):
     """A command of ``ssl-vision``.
 
-    Commands that modify a run may return the arguments of ``ssl_vision.report.report.write``, which then
-    writes the report of the run, whose path is printed.
+    Commands that modify a run may return the arguments of ``ssl_vision.experiments.report.report.write``,
+    with which the report of the run is then written and its path printed.
 
     Args:
         module: module whose function ``run`` is the command, imported when the command is called.
@@ -38,19 +38,25 @@ class Command(NamedTuple):
     group: str = ""
 
 
+_EXPERIMENTS = "ssl_vision.experiments"
+
 COMMANDS = {
     "fit": Command("ssl_vision.cli.fit_command", "pretrain an encoder", "one run"),
     "evaluate": Command(
         "ssl_vision.evaluation.command", "evaluate a checkpoint under named protocols", "one run"
     ),
-    "runs": Command("ssl_vision.compare.runs_table", "list runs", "many runs"),
-    "sweep": Command("ssl_vision.sweeps.sweep", "run the trials of a sweep file", "many runs"),
+    "runs": Command(f"{_EXPERIMENTS}.compare.runs_table", "list runs", "many runs"),
+    "sweep": Command(f"{_EXPERIMENTS}.sweeps.sweep", "run the trials of a sweep file", "many runs"),
     "compare": Command(
-        "ssl_vision.compare.compare", "compare runs with equal seeds, with statistics", "many runs"
+        f"{_EXPERIMENTS}.compare.compare", "compare runs with equal seeds, with statistics", "many runs"
     ),
-    "choose": Command("ssl_vision.compare.choose", "choose a run without labels", "many runs"),
-    "reproduce": Command("ssl_vision.reproduce.reproduce", "reproduce the tables of papers", "many runs"),
-    "report": Command("ssl_vision.report.report", "write an HTML report of one or several runs", "outputs"),
+    "choose": Command(f"{_EXPERIMENTS}.compare.choose", "choose a run without labels", "many runs"),
+    "reproduce": Command(
+        f"{_EXPERIMENTS}.reproduce.reproduce", "reproduce the tables of papers", "many runs"
+    ),
+    "report": Command(
+        f"{_EXPERIMENTS}.report.report", "write an HTML report of one or several runs", "outputs"
+    ),
     "export": Command("ssl_vision.export.export", "export an encoder for other libraries", "outputs"),
     "embed": Command(
         "ssl_vision.export.embed", "write the features of a folder of images to a file", "outputs"
@@ -61,11 +67,11 @@ COMMANDS = {
     "doctor": Command("ssl_vision.cli.doctor", "check packages, hardware and data sets", "information"),
     "validate": Command("ssl_vision.cli.fit_command", "validate a checkpoint as during training"),
     "data": Command("ssl_vision.cli.data_folder", "check a folder of images, or compute its statistics"),
-    "maps": Command("ssl_vision.report.maps.maps", "draw maps of objectives, as in the papers"),
+    "maps": Command(f"{_EXPERIMENTS}.report.maps.maps", "draw maps of objectives, as in the papers"),
 }
 """Commands by name. The first page of the help lists those that have a group."""
 
-_REPORT = "ssl_vision.report.report"
+_REPORT = f"{_EXPERIMENTS}.report.report"
 _LONGEST = 1000
 
 _ADVICE = (

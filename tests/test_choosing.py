@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy import stats
 
-from ssl_vision.compare import choose
+from ssl_vision.experiments.compare import choose
 from ssl_vision.metrics import pair_statistics
 
 pytestmark = pytest.mark.docs

@@ -36,7 +36,7 @@ NOT_RUN = {
     r"--push |hf://": "the Hugging Face Hub; tests/export/test_hub.py has a stand-in",
     r"(evaluate|embed|export) .*(--encoder|--beside) ": "other weights; tests of these commands have some",
     r"^ssl-vision (runs|sweep|reproduce|compare|choose)\b": "several runs; tests of these packages have them",
-    r"^ssl-vision report\b": "tests/report runs it",
+    r"^ssl-vision report\b": "tests/experiments/report runs it",
 }
 """Commands of ssl-vision that are only parsed."""
 

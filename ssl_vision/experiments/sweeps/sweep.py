@@ -1,0 +1,286 @@
+"""``ssl-vision sweep``: train the trials of a W&B sweep file without a W&B account."""
+
+import difflib
+import itertools
+import math
+import re
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from jsonargparse import Namespace
+from jsonargparse.typing import NonNegativeInt, PositiveInt
+
+from ssl_vision.cli.early_check import checked
+from ssl_vision.cli.import_paths import names_in_command
+from ssl_vision.cli.parser import ArgumentParser
+from ssl_vision.cli.recipes import CONFIGS, find_recipe
+from ssl_vision.cli.suggestions import closest_match
+from ssl_vision.descriptions import described, description_of
+from ssl_vision.errors import InputError
+from ssl_vision.experiments.sweeps.runner import Submitit, slots, submitted
+from ssl_vision.experiments.sweeps.sweep_file import Choice, SweepFile, parse_sweep
+from ssl_vision.experiments.sweeps.trials import Plan, is_fit, named_trial, short_names
+from ssl_vision.optional import needed
+from ssl_vision.runs.folder import run_path
+from ssl_vision.runs.reading import read_text
+
+_NOT_HERE = {
+    "--overwrite": "delete the directory of the sweep, or choose another --name",
+    "--ckpt_path": "every trial continues from its last checkpoint automatically",
+}
+"""Options of ``fit`` that a sweep sets itself, and what to do instead."""
+
+_CHECKED = 100
+"""Most trials whose options are checked before the first is trained."""
+
+_NO_PARAMETERS = ("ckpt_path", "name", "overwrite", "report", "runs_dir")
+"""Options of ``fit`` that a sweep sets for each trial, after its parameters."""
+
+_OPTION = re.compile(r"--?[A-Za-z]")
+"""The beginning of an option; -1 is a value."""
+
+
+def run(args: Sequence[str]) -> None:
+    """Train every trial of a sweep file in its own process, and write a table and a page with charts.
+
+    Options of ``fit`` are passed to every trial after those of the file. The same command resumes an
+    interrupted sweep. Several such processes, also on machines that share the directory, share the trials.
+
+    Raises:
+        InputError: the file or an option is invalid, or the directory contains another sweep.
+    """
+    parser = _parser()
+    own_args, passed = _split(parser, list(args))
+    options = parser.parse_args(own_args)
+    path = find_recipe(options.file, CONFIGS / "sweep", "sweep file")
+    text = read_text(path)
+    file = parse_sweep(text, where=str(path), cap=options.trials)
+    _check_metric(file, passed)
+    name = str(options.name or file.content.get("name") or path.stem)
+    if name.startswith("."):
+        raise InputError(f"--name {name}: a name must not begin with a dot")
+    folder, protocols = run_path(options.runs_dir, name), _protocols(file, options.evaluate or ())
+    plan = Plan(folder, text, options.trials, tuple(passed), options.seed, protocols)
+    needed("optuna", extra="sweep")
+    if is_fit(file.command):
+        _check_trials(plan)
+    if options.dry_run:
+        _show(plan)
+        return
+    needed("plotly", extra="sweep")
+    _work(plan, options)
+
+
+def _work(plan: Plan, options: Namespace) -> None:
+    """Train, write the table and the page, and print a summary."""
+    from ssl_vision.experiments.sweeps.study import ATTEMPTS, SweepStudy
+    from ssl_vision.experiments.sweeps.sweep_results import write_results
+    from ssl_vision.experiments.sweeps.worker import SlurmJob, Worker
+
+    idle = options.workers == 0
+    places = [] if idle or options.submitit.jobs else slots(workers=options.workers, per_gpu=options.per_gpu)
+    study = SweepStudy(plan)
+    worker = Worker(study, places)
+    done, count = study.left()
+    print(f"{plan.folder}: {done} of {count} trials done", flush=True)
+    problems: list[str] = []
+    if options.submitit.jobs and not idle:
+        job = SlurmJob(plan, options.workers, options.per_gpu)
+        problems = _wait(submitted(job, options.submitit, folder=plan.folder))
+    elif places:
+        print(f"ssl-vision runs {plan.folder} shows the progress of each trial", flush=True)
+        worker.work()
+    records = study.records()
+    text, files = write_results(plan.folder, records, study.file.metric)
+    print(f"\n{text}\n\nwritten to {plan.folder}: {', '.join(files)}")
+    if worker.signal:
+        print(f"{signal.Signals(worker.signal).name}: repeat the command to continue", file=sys.stderr)
+        raise SystemExit(128 + worker.signal)
+    if failed := sum(record.state == "failed" for record in records):
+        problems.append(
+            f"{failed} of {len(records)} trials failed: see {plan.folder}/logs; "
+            f"the same command retries them, up to {ATTEMPTS} attempts each"
+        )
+    for name in [] if idle else worker.unevaluated():
+        reason = worker.not_evaluated.get(name, f"see {plan.folder}/logs")
+        problems.append(f"{name} is not evaluated: {reason}; the same command retries it")
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if problems:
+        raise SystemExit(1)
+
+
+def _wait(jobs: Sequence[Any]) -> list[str]:
+    """Wait for cluster jobs and return a message for each failed one."""
+    print(f"jobs {', '.join(job.job_id for job in jobs)}; Ctrl-C does not stop them", flush=True)
+    try:
+        while not all(job.done() for job in jobs):
+            time.sleep(2)
+    except KeyboardInterrupt:
+        print(
+            "the jobs keep running; the same command with --workers 0 shows their progress", file=sys.stderr
+        )
+        raise SystemExit(130) from None
+    return [f"job {job.job_id} failed: see {job.paths.stderr}" for job in jobs if job.exception() is not None]
+
+
+def _show(plan: Plan) -> None:
+    """Print what varies and the command of each trial, and check the options of ``ssl-vision fit``.
+
+    Of the trials with the same classes and texts, and with numbers of the same sign, the first is checked.
+
+    Raises:
+        InputError: ``fit`` does not accept the options of a trial.
+    """
+    file, trials = plan.file, plan.trials
+    short = short_names([".".join(path) for path in file.varied])
+    sizes = {short[".".join(path)]: file.parameters[path].size for path in file.varied}
+    varied = [f"{name} ({size} values)" if math.isfinite(size) else name for name, size in sizes.items()]
+    count = str(len(trials)) if trials else f"{file.cap}, each chosen from the results of earlier ones"
+    print(f"trials: {count}\nthey vary: {', '.join(varied) or 'nothing'}")
+    if not trials:
+        return
+    commands = [plan.train_command(trial) for trial in trials]
+    shared = set(commands[0]).intersection(*commands[1:]) - {f"--name={trials[0].name}"}
+    common = [word for word in commands[0] if word in shared]
+    print(f"command: {shlex.join(common)}, and for each trial:", flush=True)
+    seen: set[object] = set()
+    for trial, words in zip(trials, commands, strict=True):
+        print(shlex.join(word for word in words if word not in shared), flush=True)
+        values = {
+            (name, value > 0 if isinstance(value, (int, float)) else str(value))
+            for name, value in trial.parameters.items()
+        }
+        if is_fit(words) and sys.executable in words and not values <= seen:  # in this environment
+            from ssl_vision.cli.fit import check_options
+
+            try:
+                check_options(words[words.index("fit") :])
+            except InputError as error:
+                raise InputError(f"{trial.name}: {error}") from error
+        seen |= values
+    if plan.evaluate:
+        line = plan.evaluate_command(trials[0], plan.evaluate, baselines=True)
+        print(f"evaluation of the first trial: {shlex.join(line)}")
+
+
+def _protocols(file: SweepFile, names: Sequence[str]) -> tuple[str, ...]:
+    """Check the protocols before the first trial is trained.
+
+    Raises:
+        InputError: a protocol is unknown, or the command of the sweep file is not ``ssl-vision fit``.
+    """
+    if not names:
+        return ()
+    if not is_fit(file.command):
+        raise InputError("--evaluate: the command of the sweep file is not ssl-vision fit")
+    from ssl_vision.evaluation.protocol import read_protocol, shipped
+
+    every = [name for name in shipped() if name != "online"]  # which requires --online_probe true
+    chosen = tuple(dict.fromkeys(each for name in names for each in (every if name == "all" else [name])))
+    if len({read_protocol(name).name for name in chosen}) < len(chosen):
+        raise InputError(f"--evaluate: two of {', '.join(chosen)} have the same name")
+    return chosen
+
+
+def _check_trials(plan: Plan) -> None:
+    """Check the options and classes of the first trials, before one is trained.
+
+    Raises:
+        InputError: ``ssl-vision fit`` has no such option or class, or the sweep sets the option itself.
+    """
+    parameters = plan.file.parameters
+    for path in parameters:
+        if ".".join(path) in _NO_PARAMETERS:
+            raise InputError(f"parameters.{'.'.join(path)}: a sweep sets this option itself")
+    lowest = {
+        path: each.values[0] if isinstance(each, Choice) else each.low for path, each in parameters.items()
+    }
+    for trial in plan.trials[:_CHECKED] or [named_trial(plan.file, lowest)]:
+        words = plan.train_command(trial)
+        checked(words[words.index("fit") + 1 :])
+
+
+def _check_metric(file: SweepFile, passed: Sequence[str]) -> None:
+    """Check that validation logs the metric, unless a class of the user's may log it.
+
+    Raises:
+        InputError: no trial can log the metric.
+    """
+    name = file.metric.name
+    choices = (each.values for each in file.parameters.values() if isinstance(each, Choice))
+    words = list(map(str, (*file.command, *itertools.chain.from_iterable(choices), *passed)))
+    others = [each for each in names_in_command(words) if not each.startswith("ssl_vision.")]
+    known = [*(each.logged_name for each in described()), "val/collapsed"]
+    unknown = name.startswith("val/") and description_of(name).logged_name not in known
+    if unknown and is_fit(file.command) and not others:
+        raise InputError(f"metric.name: no trial logs '{name}'{closest_match(name, known)}")
+
+
+def _split(parser: ArgumentParser, args: list[str]) -> tuple[list[str], list[str]]:
+    """Separate the options of this command from those of the trials.
+
+    Raises:
+        InputError: an option closely resembles one of this command, or is set by the sweep itself.
+    """
+    own_names = [option for action in parser._actions for option in action.option_strings]
+    own_args: list[str] = []
+    trial_args: list[str] = []
+    destination = own_args
+    for arg in args:
+        name = arg.partition("=")[0]
+        if _OPTION.match(name):
+            destination = own_args if name in own_names else trial_args
+            near = difflib.get_close_matches(name, own_names, n=1, cutoff=0.85)
+            if destination is trial_args and near:
+                raise InputError(f"{name}: did you mean {near[0]}?")
+            if name in _NOT_HERE:
+                raise InputError(f"{name}: {_NOT_HERE[name]}")
+        destination.append(arg)
+    return own_args, trial_args
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="ssl-vision sweep", description=run.__doc__)
+    parser.add_argument("file", type=str, help="W&B sweep file, or the name of one of configs/sweep/.")
+    parser.add_argument(
+        "--workers",
+        type=NonNegativeInt | None,
+        default=None,
+        help="Trials at a time (default: one for each GPU, or one). 0 only writes tables and plots.",
+    )
+    parser.add_argument(
+        "--per_gpu", "--per-gpu", type=PositiveInt | None, default=None, help="Trials at a time on each GPU."
+    )
+    parser.add_argument(
+        "--name", type=str | None, default=None, help="Name of the sweep (default: that of the file)."
+    )
+    parser.add_argument(
+        "--runs_dir",
+        type=str,
+        default="runs",
+        help="Directory in which the sweep gets its own directory.",
+    )
+    parser.add_argument(
+        "--trials",
+        type=PositiveInt | None,
+        default=None,
+        help="Maximum number of trials, instead of run_cap in the file.",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the methods random and bayes.")
+    parser.add_argument(
+        "--evaluate",
+        action="append",
+        type=str,
+        metavar="PROTOCOL",
+        help="Protocol under which ssl-vision evaluate measures each finished trial; may be repeated.",
+    )
+    parser.add_argument(
+        "--dry_run", action="store_true", help="Print the trials and their commands without running them."
+    )
+    parser.add_class_arguments(Submitit, "submitit", help="Cluster jobs that train the trials.")
+    return parser

@@ -1,0 +1,264 @@
+"""Trials of a sweep: their parameters, the names of their run directories, and their commands."""
+
+import hashlib
+import itertools
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import getitem
+from pathlib import Path
+from typing import Any
+
+from ssl_vision.cli.import_paths import names_in_command
+from ssl_vision.errors import InputError
+from ssl_vision.experiments.sweeps.sweep_file import WHOLE, Choice, SweepFile, parse_sweep
+from ssl_vision.runs.settings import class_name
+
+_ENVIRONMENT = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.,=+-]+")
+_CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_LONGEST = 120
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a sweep."""
+
+    name: str
+    parameters: Mapping[str, Any]
+    """Values by option; the value of a nested block is a dict."""
+    varied: Mapping[str, Any]
+    """Parameters that differ between trials, by short names for tables."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The settings of a sweep that every process of it needs."""
+
+    folder: Path
+    """Directory with the run directories of the trials and the files of the sweep."""
+    text: str
+    """Text of the sweep file."""
+    cap: int | None = None
+    """Maximum number of trials, instead of run_cap in the file."""
+    options: tuple[str, ...] = ()
+    """Options that follow those of the file in the command of every trial."""
+    seed: int = 0
+    evaluate: tuple[str, ...] = ()
+    """Protocols under which finished trials are evaluated."""
+
+    @cached_property
+    def file(self) -> SweepFile:
+        """The parsed sweep file."""
+        return parse_sweep(self.text, where=str(self.folder / "sweep.yaml"), cap=self.cap)
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        """The trials that are known before training: all of a grid or random search, none of bayes."""
+        if self.file.method == "grid":
+            return list(itertools.islice(_grid(self.file), self.file.cap))
+        count, trials = self.file.cap or 0, dict[str, Trial]()
+        for trial in random_trials(self.file, self.seed) if self.file.method == "random" else ():
+            trials.setdefault(trial.name, trial)
+            if len(trials) >= min(count, self.file.most):
+                break
+        return list(trials.values())
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables for W&B: the group, and the project and entity of the file if they are not set."""
+        given = {f"WANDB_{key.upper()}": self.file.content.get(key) for key in ("project", "entity")}
+        stated = {name: str(value) for name, value in given.items() if value and name not in os.environ}
+        return {"WANDB_RUN_GROUP": self.folder.resolve().name, **stated}
+
+    def train_command(self, trial: Trial) -> list[str]:
+        """Return the command that trains a trial.
+
+        If it is ``ssl-vision fit``, it uses the run directory of the trial and resumes from its last
+        checkpoint. Only an option after the sweep file enables W&B.
+
+        Raises:
+            InputError: an environment variable in the command is not set.
+        """
+        words = expanded(self.file.command, trial.parameters)
+        if not is_fit(words):
+            return [*words, *self.options]
+        quiet = ["--wandb=false", "--report=false", "--trainer.enable_progress_bar=false"]
+        place = [f"--runs_dir={self.folder}", f"--name={trial.name}", "--ckpt_path=last"]
+        return [*words, *quiet, *self.options, *place]
+
+    def evaluate_command(self, trial: Trial, protocols: Sequence[str], *, baselines: bool) -> list[str]:
+        """Return the command that evaluates a trial, and if needed the baselines, under some protocols."""
+        fit = self.train_command(trial)
+        words = evaluate_arguments(self.folder / trial.name, protocols, fit=fit, baselines=baselines)
+        return [sys.executable, "-m", "ssl_vision", *words, "--report=false"]
+
+
+def _grid(file: SweepFile) -> Iterator[Trial]:
+    values = [parameter.values for parameter in file.parameters.values() if isinstance(parameter, Choice)]
+    for combination in itertools.product(*values):
+        yield named_trial(file, dict(zip(file.parameters, combination, strict=True)))
+
+
+def random_trials(file: SweepFile, seed: int) -> Iterator[Trial]:
+    """Iterate over trials that Optuna draws at random, which may repeat."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed % 2**32))
+    while True:
+        yield suggested_trial(file, study.ask(file.distributions).params)
+
+
+def suggested_trial(file: SweepFile, params: Mapping[str, Any]) -> Trial:
+    """Create the trial of `optuna_params`."""
+    values = {path: params[".".join(path)] for path in file.parameters}
+    return named_trial(file, {
+        path: json.loads(value) if isinstance(file.parameters[path], Choice) else value
+        for path, value in values.items()
+    })  # fmt: skip
+
+
+def optuna_params(file: SweepFile, trial: Trial) -> dict[str, Any]:
+    """Return the parameters of a trial as they are in Optuna, in which a choice is a JSON text."""
+    values = {path: reduce(getitem, path, trial.parameters) for path in file.parameters}
+    return {
+        ".".join(path): json.dumps(value) if isinstance(file.parameters[path], Choice) else value
+        for path, value in values.items()
+    }
+
+
+def named_trial(file: SweepFile, values: Mapping[tuple[str, ...], Any]) -> Trial:
+    """Create the trial with these values, given by the paths of the parameters."""
+    short = short_names([".".join(path) for path in file.varied])
+    varied = {short[".".join(path)]: values[path] for path in file.varied}
+    parameters: dict[str, Any] = {}
+    for path, value in values.items():
+        place = parameters
+        for part in path[:-1]:
+            place = place.setdefault(part, {})
+        place[path[-1]] = value
+    return Trial(_folder_name(varied), parameters, varied)
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Map each dotted name to its shortest unique ending."""
+    shortest = {}
+    for name in names:
+        parts = name.split(".")
+        endings = [".".join(parts[-count:]) for count in range(1, len(parts) + 1)]
+        alone = (
+            ending
+            for ending in endings
+            if not any(other != name and f".{other}".endswith(f".{ending}") for other in names)
+        )
+        shortest[name] = next(alone, name)
+    return shortest
+
+
+def _folder_name(varied: Mapping[str, Any]) -> str:
+    """Return ``name=value,name=value`` in safe characters, with a hash if values are shortened."""
+    plain = ",".join(f"{name}={_short_value(value)}" for name, value in varied.items()) or "cell"
+    safe = _UNSAFE.sub("_", plain)
+    exact = ",".join(f"{name}={value}" for name, value in varied.items()) or "cell"
+    if safe != exact or len(safe) > _LONGEST:
+        text = json.dumps(dict(varied), sort_keys=True, default=str)
+        safe = f"{safe[:_LONGEST]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+    return safe.lstrip(".-")
+
+
+def _short_value(value: Any) -> str:
+    """Shorten a value: four digits of a number, the last part of a class path."""
+    if isinstance(value, float):
+        return repr(value) if len(repr(value)) <= 6 else f"{value:.4g}"
+    if isinstance(value, Mapping) and "class_path" in value:
+        return class_name(value)
+    if isinstance(value, str) and _CLASS.fullmatch(value):
+        return value.rpartition(".")[2]
+    return str(value)
+
+
+def label(value: Any) -> str:
+    """A value in tables and charts: shortened, with the options of a class, and other texts in full."""
+    if isinstance(value, Mapping) and "class_path" in value:
+        options = ", ".join(f"{name} {label(each)}" for name, each in (value.get("init_args") or {}).items())
+        return f"{class_name(value)} ({options})" if options else class_name(value)
+    if isinstance(value, str) and not value.rpartition(".")[2][:1].isupper():
+        return value
+    return _short_value(value)
+
+
+def is_fit(words: Sequence[str]) -> bool:
+    """Return True if a command starts ``ssl-vision fit`` in any way."""
+    names = [Path(word).name for word in words]
+    return any(
+        word in ("ssl_vision", "ssl-vision") and after == "fit" for word, after in itertools.pairwise(names)
+    )
+
+
+def evaluate_arguments(
+    run: Path, protocols: Sequence[str], *, fit: Sequence[str], baselines: bool = False
+) -> list[str]:
+    """Return arguments of ``ssl-vision`` that evaluate a run without cached features.
+
+    Args:
+        run: the run directory.
+        protocols: names or paths of protocols.
+        fit: command that trained the run; classes that it names may be imported.
+        baselines: evaluate the untrained network and raw pixels, too.
+    """
+    named = dict.fromkeys(names_in_command(fit))
+    allowed = [f"--allow_class={name}" for name in named if not name.startswith("ssl_vision.")]
+    chosen = [f"--protocol={protocol}" for protocol in protocols]
+    return ["evaluate", str(run), *chosen, f"--baselines={str(baselines).lower()}", "--cache=false", *allowed]
+
+
+def expanded(command: Sequence[str], parameters: Mapping[str, Any]) -> list[str]:
+    """Return the command line of a trial.
+
+    It equals that of ``wandb agent``, except for ``${interpreter}``, which is the Python of this process, and
+    for null, which ``fit`` reads as ``null``.
+
+    Args:
+        command: words and macros.
+        parameters: names and values in the order of the command line.
+
+    Raises:
+        InputError: an environment variable is not set.
+    """
+    as_text = _yaml_text if is_fit(command) else str
+    texts = {name: as_text(value) for name, value in parameters.items()}
+    words = [f"{name}={text}" for name, text in texts.items()]
+    macros = {
+        "env": ["/usr/bin/env"],
+        "interpreter": [sys.executable],
+        "args": [f"--{word}" for word in words],
+        "args_no_equals": [part for name, text in texts.items() for part in (f"--{name}", text)],
+        "args_no_hyphens": words,
+        "args_no_boolean_flags": [
+            f"--{name}" if parameters[name] is True else f"--{name}={text}"
+            for name, text in texts.items()
+            if parameters[name] is not False
+        ],
+        "args_json": [json.dumps(dict(parameters))],
+    }
+    line: list[str] = []
+    for word in command:
+        macro = WHOLE.fullmatch(word)
+        line += macros[macro[1]] if macro else [_ENVIRONMENT.sub(_variable, word)]
+    return line
+
+
+def _variable(match: re.Match[str]) -> str:
+    if match[1] not in os.environ:
+        raise InputError(f"the sweep's command needs ${match[1]}, which is not set in the environment")
+    return os.environ[match[1]]
+
+
+def _yaml_text(value: Any) -> str:
+    """Write a value as YAML: as ``str`` does, but null instead of None, also in lists and tables."""
+    return json.dumps(value) if value is None or isinstance(value, (list, dict)) else str(value)

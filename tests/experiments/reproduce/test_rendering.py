@@ -1,0 +1,187 @@
+"""Tests of tables of published and reproduced results, with made-up results."""
+
+import csv
+import io
+import json
+import math
+import re
+from dataclasses import replace
+
+import pytest
+from scipy import stats
+
+from ssl_vision.experiments.reproduce.paper import Column, Paper, SmokeVariant, Table, TableCell, TableMetric
+from ssl_vision.experiments.reproduce.rendering import Result, as_json, as_latex, as_markdown, as_rows
+from ssl_vision.experiments.reproduce.smoke_test import smoke_test_markdown, smoke_test_rows
+from ssl_vision.tables import as_csv
+
+LE = TableMetric("LE", "percent", {"protocol": "macl", "layer": "backbone", "metric": "linear_top1"})
+S = TableMetric("S", "plain", {"protocol": "macl", "layer": "backbone", "metric": "sensitivity"})
+LEFT, MIDDLE, RIGHT = Column("τ₀", "0.1", {}), Column("τ₀", "0.2", {}), Column("Batch", "64", {})
+COLUMNS = (LEFT, MIDDLE, RIGHT)
+
+
+def cells(row, reason=""):
+    return [TableCell("2", row, column, {"LE": "1"}, {}, reason=reason) for column in COLUMNS]
+
+
+TABLE = Table(
+    "2",
+    "τ₀ & batch size",
+    ("Half of 50 %",),
+    COLUMNS,
+    ("LE", "S"),
+    (*cells("A_1"), *cells("MoCo", "no queue")),
+)
+PAPER = Paper("p", "Paper", "Somebody 2020", ("About all",), {"LE": LE, "S": S}, {"2": TABLE}, None)
+
+FULL = [
+    Result("A_1", LEFT, LE, "81.00", (80.0, 81.0, 83.0)),
+    Result("A_1", MIDDLE, LE, "81.5", (70.0, 70.1, 70.2)),
+    Result("A_1", RIGHT, LE, "90.0 ± 0.2", (91.0,)),
+    Result("A_1", LEFT, S, "0.300", (0.25, 0.35, 0.30)),
+    Result("A_1", RIGHT, S, "0.310", ()),
+    Result("MoCo", LEFT, LE, "88.0", (), reason="no queue"),
+    Result("MoCo", RIGHT, LE, "89.0", (), reason="no queue"),
+]
+SMALL = [
+    Result("A_1", LEFT, LE, "81.00", (93.0,), run="digits-a"),
+    Result("A_1", MIDDLE, LE, "82.00", (93.0,), run="digits-a"),
+    Result("A_1", LEFT, S, "0.300", (), run="digits-a"),
+    Result("A_1", RIGHT, LE, "90.00", (70.0, 74.0), run="digits-b"),
+    Result("MoCo", LEFT, LE, "88.0", (), reason="no queue"),
+]
+
+MARKDOWN = """\
+**Paper, table 2.** τ₀ & batch size. Somebody 2020.
+
+|      |     | τ₀               |           0.1 |          0.2 |
+| ---- | --- | ---------------- | ------------: | -----------: |
+| A_1  | LE  | published        |         81.00 |         81.5 |
+|      |     | ours             |  81.33 ± 3.79 | 70.10 ± 0.25 |
+|      |     | difference       |         +0.33 |       -11.40 |
+|      |     | within 95 %      |           yes |           no |
+|      | S   | published        |         0.300 |              |
+|      |     | ours             | 0.300 ± 0.124 |              |
+|      |     | difference       |        +0.000 |              |
+|      |     | within 95 %      |           yes |              |
+| MoCo | LE  | published        |          88.0 |              |
+|      |     | not offered here |               |              |
+
+|      |     | Batch            |         64 |
+| ---- | --- | ---------------- | ---------: |
+| A_1  | LE  | published        | 90.0 ± 0.2 |
+|      |     | ours             |  91.00 (1) |
+|      |     | difference       |      +1.00 |
+|      |     | within 95 %      |   one seed |
+|      | S   | published        |      0.310 |
+|      |     | ours             |            |
+| MoCo | LE  | published        |       89.0 |
+|      |     | not offered here |            |
+
+Ours: mean ± half of the 95 % t interval over 3 seeds, or of the number in brackets. Empty: not run.
+- Half of 50 %.
+- MoCo: no queue.
+- About all.
+"""
+
+LATEX = r"""% Paper, table 2. τ₀ & batch size. Somebody 2020.
+% Ours: mean ± half of the 95 % t interval over 3 seeds, or of the number in brackets. Empty: not run.
+% Requires \usepackage{booktabs}.
+\begin{tabular}{lllccc}
+\toprule
+ &  &  & \multicolumn{2}{c}{$\tau$$_0$} & \multicolumn{1}{c}{Batch} \\
+\cmidrule(lr){4-5} \cmidrule(lr){6-6}
+ &  &  & 0.1 & 0.2 & 64 \\
+\midrule
+A\_1 & LE & published & 81.00 & 81.5 & 90.0 $\pm$ 0.2 \\
+ &  & ours & 81.33 $\pm$ 3.79 & 70.10 $\pm$ 0.25 & 91.00 (1) \\
+ &  & difference & +0.33 & -11.40 & +1.00 \\
+ &  & within 95 \% & yes & no & one seed \\
+ & S & published & 0.300 &  & 0.310 \\
+ &  & ours & 0.300 $\pm$ 0.124 &  &  \\
+ &  & difference & +0.000 &  &  \\
+ &  & within 95 \% & yes &  &  \\
+\midrule
+MoCo & LE & published & 88.0 &  & 89.0 \\
+ &  & not offered here &  &  &  \\
+\bottomrule
+\end{tabular}
+"""
+
+
+def test_markdown_table_equals_expected_text():
+    assert as_markdown(PAPER, TABLE, FULL) == MARKDOWN
+
+
+def test_latex_table_equals_expected_text():
+    assert as_latex(PAPER, TABLE, FULL) == LATEX
+
+
+@pytest.mark.parametrize(("results", "count"), [(FULL, 3), (FULL[:1], 1)])
+def test_latex_has_equal_cells_per_line_and_balanced_delimiters(results, count):
+    text = as_latex(PAPER, TABLE, results)
+    body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    for line in body:
+        spans = [int(n) for n in re.findall(r"\\multicolumn\{(\d+)\}", line)]
+        assert line.replace(r"\&", "").count("&") + 1 + sum(spans) - len(spans) == 3 + count
+    code = "\n".join(line for line in text.splitlines() if not line.startswith("%"))
+    plain = code.replace(r"\{", "").replace(r"\}", "")
+    assert plain.count("{") == plain.count("}")
+    assert plain.count("$") % 2 == 0
+    assert not re.search(r"(?<!\\)[%_#](?!0\$)", code)
+    assert code.isascii()
+
+
+def test_mean_and_interval_match_scipy():
+    result = FULL[0]
+    low, high = stats.t.interval(0.95, 2, loc=244 / 3, scale=stats.sem(result.values))
+    assert math.isclose(result.mean, 244 / 3)
+    assert math.isclose(result.half_width, (high - low) / 2)
+    assert [r.within for r in FULL[:4]] == [True, False, None, True]
+
+
+def test_smoke_test_lists_runs_without_published_numbers():
+    paper = replace(PAPER, small=SmokeVariant("digits, width 16", {}, {}))
+    text = smoke_test_markdown(paper, TABLE, SMALL)
+    assert text.startswith("**Smoke test of table 2 of Paper: not results of the paper.**")
+    assert "digits, width 16" in text
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if "|" in line]
+    half = stats.t.ppf(0.975, 1) * 2  # of 70 and 74: the standard error of the mean is 2
+    assert table[0] == ["run", "LE", "S"]
+    assert table[2:] == [["digits-a", "93.00", ""], ["digits-b", f"72.00 ± {half:.2f}", ""]]
+    rows = smoke_test_rows(paper, TABLE, SMALL)
+    assert [(row["run"], row["metric"], row["value"], row["seeds"]) for row in rows] == [
+        ("digits-a", "LE", 93.0, 1),
+        ("digits-a", "S", None, 0),
+        ("digits-b", "LE", 72.0, 2),
+    ]
+    # the paper's numbers and columns
+    for printed in ("81.00", "82.00", "0.300", "90.00", "88.0", "0.1", "0.2"):
+        assert printed not in text
+        assert printed not in as_json(rows)
+
+
+def test_csv_and_json_contain_the_same_values():
+    rows = as_rows(PAPER, TABLE, FULL)
+    assert json.loads(as_json(rows)) == rows
+    lines = list(csv.DictReader(io.StringIO(as_csv(rows))))
+    assert len(lines) == len(rows) == len(FULL)
+    for line, row in zip(lines, rows, strict=True):
+        for key, value in row.items():
+            expected = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+            assert line[key] == expected
+    first = rows[0]
+    assert (first["row"], first["group"], first["column"], first["metric"]) == ("A_1", "τ₀", "0.1", "LE")
+    assert (first["protocol"], first["layer"], first["published"], first["seeds"]) == (
+        "macl",
+        "backbone",
+        "81.00",
+        3,
+    )
+    assert (rows[5]["reason"], rows[5]["ours"]) == ("no queue", None)
+
+
+def test_table_without_finished_runs_says_so():
+    empty = [Result("A_1", LEFT, LE, "81.00", ())]
+    assert "No run of this table is finished." in as_markdown(PAPER, TABLE, empty)
