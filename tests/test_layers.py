@@ -170,7 +170,7 @@ CAPS = {
     "experiments/reproduce": (838, 8),
     "experiments/sweeps": (1419, 8),
     "export": (630, 5),
-    "methods": (958, 16),
+    "methods": (981, 16),
     "metrics": (1074, 19),
     "objectives": (2054, 20),
     "pretrained": (308, 4),

@@ -70,7 +70,7 @@ class GraphedTraining:
             (trainer.gradient_clip_val is not None, "trainer.gradient_clip_val"),
             (trainer.accumulate_grad_batches > 1, "trainer.accumulate_grad_batches"),
             (method.chunk_size is not None, "model.chunk_size"),
-            (mode not in (None, "default"), f"model.compile_mode {mode}"),
+            (mode in ("reduce-overhead", "max-autotune"), f"model.compile_mode {mode}"),
             (reads_indices, f"model.objective {type(method.objective).__name__}"),
             (method.optimizer_rule.name == "muon", "optimizer.name muon"),
         ):
@@ -123,7 +123,7 @@ class GraphedTraining:
             cache_enabled=False,  # the cached weights would outlive the recording
         ):
             rendered = batch if self._views is None or batch.views is not None else self._views(batch)
-            loss: Tensor = self._method.loss(rendered)
+            loss: Tensor = self._method.compiled_loss(rendered)
         with torch.autocast(device, enabled=False):
             loss.backward()
             self._method.after_backward()

@@ -2,13 +2,13 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, get_args
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.utilities import rank_zero_info
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -35,7 +35,7 @@ from ssl_vision.methods.projection import HeadBatchNorm, last_relu, projection_h
 from ssl_vision.objectives import InfoNCE, Objective, PairSet, as_objective, in_chunks
 from ssl_vision.objectives.gather import equal_shares
 
-CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
+CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 
 _ADAM = OptimizerRule()
 
@@ -50,9 +50,9 @@ class Method(pl.LightningModule, ABC):
                 first, second = self.embed_views(batch.views).embeddings
                 return self.objective(first, second)
 
-    The base class runs it eagerly, with gradient caching (``chunk_size``), with a compiled encoder
-    (``compile_mode``) or as a CUDA graph (``cuda_graph``). The names of parameters are the same in all
-    cases. Create additional networks of a subclass inside ``with self.seeded(1):``.
+    The base class runs it eagerly, with gradient caching (``chunk_size``), compiled (``compile_mode``) or as
+    a CUDA graph (``cuda_graph``). The names of parameters are the same in all cases. Create additional
+    networks of a subclass inside ``with self.seeded(1):``.
 
     The initial weights depend only on the run's seed, and not on the objective or on other random numbers
     drawn before. A module that is passed as an object keeps its weights.
@@ -78,8 +78,15 @@ class Method(pl.LightningModule, ABC):
         chunk_size: number of images that pass through the network at a time; None disables chunks. It reduces
             the memory of a large batch. The objective uses the whole batch, and BatchNorm one chunk.
         compile_mode: mode of ``torch.compile`` for the encoder; None does not compile it. ``"default"``,
-            ``"reduce-overhead"`` (CUDA graphs, for small batches) or ``"max-autotune"``. Compilation takes a
-            minute at the start and does not help on a CPU. Validation is not compiled.
+            ``"reduce-overhead"`` (CUDA graphs, for small batches), ``"max-autotune"`` or
+            ``"max-autotune-no-cudagraphs"``. Compilation takes a minute at the start and does not help on a
+            CPU. Validation is not compiled.
+        compile_loss: compile the loss as a whole (encoder, projection head and objective) instead of the
+            encoder. This launches fewer kernels. Losses can differ in their last bits from those of the
+            encoder alone, and all similarities of a batch are one matrix. Only the encoder is compiled, with
+            a warning, if the loss cannot be traced or the objective reads the epoch.
+        compile_options: settings of Inductor in addition to those of ``compile_mode``, such as
+            ``{"coordinate_descent_tuning": True, "combo_kernels": True}``.
         cuda_graph: launch views, forward, loss, backward and update as one CUDA graph, so that the device
             does not wait for the host. On an H100, a step of a ResNet-18 with 256 images of 32 pixels then
             takes half of its time. Requires one CUDA device, float32 or bfloat16, and no clipping,
@@ -130,6 +137,8 @@ class Method(pl.LightningModule, ABC):
         bn: Literal["joint", "per_view"] = "joint",
         chunk_size: int | None = None,
         compile_mode: CompileMode | None = None,
+        compile_loss: bool = False,
+        compile_options: Mapping[str, bool | int] | None = None,
         cuda_graph: bool = False,
         optimizer: OptimizerRule = _ADAM,
         seed: int | None = None,
@@ -148,11 +157,14 @@ class Method(pl.LightningModule, ABC):
         self.bn = bn
         self.chunk_size = chunk_size
         self.compile_mode = compile_mode
+        self.compile_loss = compile_loss
+        self.compile_options = dict(compile_options or {})
         self.cuda_graph = cuda_graph
         self.automatic_optimization = not cuda_graph
         self.optimizer_rule = optimizer
         self._seed = torch.initial_seed() if seed is None else seed
         self._graphed: GraphedTraining | None = None
+        self._compiled_loss: Callable[[Batch], Tensor] | None = None
         self._equal_shares = False
         self._lr: float | Tensor = 0.0
         self.objective = InfoNCE() if objective is None else objective
@@ -284,8 +296,17 @@ class Method(pl.LightningModule, ABC):
             return loss
         with equal_shares(self._equal_shares):
             return checked_loss(
-                self.loss(batch), method=type(self).__name__, objective=type(self.objective).__name__
+                self.compiled_loss(batch), method=type(self).__name__, objective=type(self.objective).__name__
             )
+
+    def compiled_loss(self, batch: Batch) -> Tensor:
+        """Compute `loss`, compiled as a whole if ``compile_loss`` is set and it can be traced."""
+        if self._compiled_loss is not None:
+            try:
+                return self._compiled_loss(batch)
+            except torch._dynamo.exc.TorchDynamoException as error:
+                self._compile_encoders(str(error).strip().split("\n")[0])
+        return self.loss(batch)
 
     def validation_step(
         self, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -317,7 +338,7 @@ class Method(pl.LightningModule, ABC):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def setup(self, stage: str) -> None:
-        """Prepare the objective; compile the encoder in place, which keeps the names of its parameters."""
+        """Prepare the objective; compile the encoder or the loss."""
         if stage != "fit":
             return
         freeze(self, self.optimizer_rule.freeze)
@@ -327,12 +348,15 @@ class Method(pl.LightningModule, ABC):
             check_images(self.backbone, self._data)
         if self.cuda_graph:
             GraphedTraining.check(self)
-        if self.compile_mode is not None:
-            if self._needs_shallow:
-                raise InputError(
-                    "model.compile_mode does not support objectives of the encoder's feature maps"
-                )
-            self.backbone.compile(mode=self.compile_mode, fullgraph=True, dynamic=False)
+        if self.compile_mode is None:
+            if self.compile_loss or self.compile_options:
+                raise InputError("model.compile_loss and model.compile_options require model.compile_mode")
+        elif self._needs_shallow:
+            raise InputError("model.compile_mode does not support objectives of the encoder's feature maps")
+        elif self.compile_loss and not self._contract.reads_epoch:
+            self._compiled_loss = torch.compile(self.loss, **self._compilation())
+        else:
+            self._compile_encoders("the objective reads the epoch" if self.compile_loss else "")
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the objective's non-persistent buffers, such as the memory bank of another library's loss."""
@@ -439,6 +463,26 @@ class Method(pl.LightningModule, ABC):
         layers: Any = head.layers
         hidden = layers[: self._hidden_layers](features)
         return Layers(features, hidden, layers[self._hidden_layers :](hidden))
+
+    def _compilation(self) -> dict[str, Any]:
+        """Return the arguments of ``torch.compile``."""
+        if unknown := self.compile_options.keys() - set(torch._inductor.list_options()):
+            raise InputError(f"model.compile_options: Inductor has no option {', '.join(sorted(unknown))}")
+        settings = torch._inductor.list_mode_options(self.compile_mode) | self.compile_options
+        return {"options": settings, "fullgraph": True, "dynamic": False}
+
+    def _compile_encoders(self, reason: str = "") -> None:
+        """Compile the encoders in place, which keeps the names of their parameters.
+
+        Args:
+            reason: why ``compile_loss`` does not compile the whole loss, for a warning.
+        """
+        if reason:
+            rank_zero_warn(f"model.compile_loss compiles only the encoder: {reason}")
+        self._compiled_loss = None
+        for module in self.children():
+            if isinstance(module, Encoder):
+                module.compile(**self._compilation())
 
     def _prepare_objective(self) -> None:
         data = self._data

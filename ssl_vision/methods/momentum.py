@@ -127,12 +127,6 @@ class MomentumMethod(Method):
         with torch.no_grad():
             torch._foreach_lerp_(slow, fast, 1 - self._momentum_of_step())
 
-    def setup(self, stage: str) -> None:
-        """Compile the momentum encoder, too."""
-        super().setup(stage)
-        if stage == "fit" and self.compile_mode is not None:
-            self.momentum_backbone.compile(mode=self.compile_mode, fullgraph=True, dynamic=False)
-
     def after_initial_weights(self) -> None:
         """Copy the weights to the momentum network."""
         self.momentum_backbone.load_state_dict(self.backbone.state_dict())

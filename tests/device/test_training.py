@@ -61,7 +61,10 @@ class StepCounter(pl.Callback):
         self.step, self.parts, self.places = step, {}, []
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if batch_idx == 0:
+            device_program.reset()
         if batch_idx == self.step:
+            self.parts["captured"] = device_program.counts()["captured"]
             device_program.reset()
             self._watched = device_program.watched(self.places)
             self._watched.__enter__()
@@ -169,6 +172,20 @@ GRAPHS: dict[str, dict[str, Any]] = {
     "graph, compiled views": {"cuda_graph": True, "views": {}},
     "graph, all views, compiled": {"cuda_graph": True, "views": {**ALL_VIEWS, "compile": "auto"}},
     "graph, compiled views and encoder": {"cuda_graph": True, "views": {}, "compile_mode": "default"},
+    "graph, compiled loss": {
+        "cuda_graph": True,
+        "views": {},
+        "compile_mode": "default",
+        "compile_loss": True,
+    },
+    "graph, all options": {
+        "cuda_graph": True,
+        "views": {},
+        "compile_mode": "default",
+        "compile_loss": True,
+        "compile_options": {"combo_kernels": True, "coordinate_descent_tuning": True},
+        "benchmark": True,
+    },
 }
 
 
@@ -224,6 +241,15 @@ def test_cuda_graph_step_launches_one_graph(case, result):
     # The momentum network is updated after the graph, with one launch or, in torch 2.11, with two.
     assert (update["launch"] > 0) == ("moco" in case)
     assert whole["launch"] - update["launch"] <= 4
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("case", "most"),
+    [("graph, compiled loss", 370), ("graph, all options", 300)],
+)
+def test_compiled_loss_captures_fewer_kernels_than_compiled_encoder(case, most, result):
+    assert 0 < result["captured"] < most  # 400 with a compiled encoder
 
 
 @pytest.mark.long

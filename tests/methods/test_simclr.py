@@ -10,13 +10,24 @@ import torch
 from lightly.loss import NTXentLoss
 from lightly.models.modules.heads import BarlowTwinsProjectionHead, SimCLRProjectionHead
 from settings import resnet
+from small_backbone import small_backbone
 from torch.utils.data import DataLoader
 
 from ssl_vision.data import Batch, Digits
 from ssl_vision.data.loading.loader import Batches
 from ssl_vision.errors import InputError
 from ssl_vision.methods import Layers, OptimizerRule, SimCLR, SimCo, SimMoCo
-from ssl_vision.objectives import DCL, InfoNCE, Learnable, LinearInEpoch, SupCon
+from ssl_vision.objectives import (
+    DCL,
+    MACL,
+    DualTemperature,
+    InfoNCE,
+    Learnable,
+    LinearInEpoch,
+    Objective,
+    SupCon,
+    UnifiedGradient,
+)
 from ssl_vision.objectives.gather import _equal_shares
 
 SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8}
@@ -237,14 +248,20 @@ def test_zero_chunk_size_raises_input_error():
         SimCLR(**SMALL, chunk_size=0)
 
 
-def set_compile_backend(backend, monkeypatch):
-    """Make ``compile_mode`` use a backend that needs no C++ compiler."""
-    original = torch.nn.Module.compile
+@pytest.fixture
+def compile_backend(monkeypatch):
+    """A function that makes ``compile_mode`` use a backend that needs no C++ compiler."""
+    original = torch.compile
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
 
-    def compile_with_backend(self, *, mode, **options):
-        original(self, backend=backend, **options)
+    def set_backend(backend):
+        def compile_with_backend(function, *, options, **others):
+            return original(function, backend=backend, **others)
 
-    monkeypatch.setattr("ssl_vision.encoders.resnet.ResNet.compile", compile_with_backend)
+        monkeypatch.setattr(torch, "compile", compile_with_backend)
+
+    return set_backend
 
 
 def short_fit(model, tmp_path, **options):
@@ -257,11 +274,9 @@ def short_fit(model, tmp_path, **options):
     return trainer
 
 
-def test_backbone_is_compiled_once_without_changing_weights(tmp_path, monkeypatch):
-    set_compile_backend("eager", monkeypatch)
+def test_backbone_is_compiled_once_without_changing_weights(tmp_path, compile_backend):
+    compile_backend("eager")
     counters = torch._dynamo.utils.counters
-    torch._dynamo.reset()
-    counters.clear()
     plain, compiled = (SimCLR(**SMALL, seed=0, compile_mode=mode) for mode in (None, "default"))
     short_fit(plain, tmp_path)
     assert not counters["stats"]
@@ -273,6 +288,74 @@ def test_backbone_is_compiled_once_without_changing_weights(tmp_path, monkeypatc
         plain.state_dict().items(), compiled.state_dict().values(), strict=True
     ):
         torch.testing.assert_close(value, expected, msg=key)
+
+
+def gradients(objective, method=SimCLR, **options):
+    """Return the gradients of the second of two equal steps, and the method."""
+    sizes = {"hidden_dim": 16, "output_dim": 8, "seed": 0}
+    model = method(encoder=small_backbone, objective=objective, **sizes, **options)
+    model.setup("fit")
+    for _ in range(2):
+        model.zero_grad()
+        model.training_step(BATCH._replace(labels=torch.arange(8) % 4), 0).backward()
+    return [p.grad for p in model.parameters() if p.grad is not None], model
+
+
+@pytest.mark.parametrize(
+    ("method", "objective"),
+    [*((SimCLR, each) for each in (InfoNCE, MACL, DCL, SupCon)), (SimMoCo, DualTemperature)],
+)
+def test_compiled_loss_has_eager_gradients(method, objective, compile_backend):
+    compile_backend("aot_eager")
+    expected, plain = gradients(objective(), method)
+    compiled, model = gradients(objective(), method, compile_mode="default", compile_loss=True)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert model.backbone._compiled_call_impl is None
+    torch.testing.assert_close(compiled, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(model.features, plain.features)
+    torch.testing.assert_close(model.objective.statistics(), plain.objective.statistics())
+
+
+class EpochMSE(Objective):
+    """An objective of a user, which may read the epoch."""
+
+    def forward(self, z1, z2):
+        return (z1 - z2).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("objective", "reason"),
+    [(UnifiedGradient, "Unsupported method call"), (EpochMSE, "the objective reads the epoch")],
+)
+def test_loss_that_cannot_be_compiled_leaves_compiled_encoder(objective, reason, compile_backend):
+    compile_backend("aot_eager")
+    expected, _ = gradients(objective())
+    with pytest.warns(UserWarning, match=f"model.compile_loss compiles only the encoder: {reason}") as warned:
+        compiled, model = gradients(objective(), compile_mode="default", compile_loss=True)
+    assert len([each for each in warned if "compile_loss" in str(each.message)]) == 1
+    assert model.backbone._compiled_call_impl is not None
+    torch.testing.assert_close(compiled, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"compile_loss": True}, "compile_loss and model.compile_options require model.compile_mode"),
+        (
+            {"compile_mode": "default", "compile_options": {"tuned": True}},
+            "model.compile_options: Inductor has no option tuned",
+        ),
+    ],
+)
+def test_invalid_compile_options_raise_input_error(options, message):
+    with pytest.raises(InputError, match=message):
+        SimCLR(**SMALL, **options).setup("fit")
+
+
+def test_compile_options_extend_those_of_mode():
+    options = {"combo_kernels": True, "max_autotune": False}
+    model = SimCLR(**SMALL, compile_mode="max-autotune-no-cudagraphs", compile_options=options)
+    assert model._compilation()["options"] == {"coordinate_descent_tuning": True, **options}
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
