@@ -35,7 +35,7 @@ from provenance import provenance, save
 from torch.nn.functional import conv2d
 
 from ssl_vision.data import Batch, Views
-from ssl_vision.data.augment.deferred import DeferredViews
+from ssl_vision.data.augment.random_views import EpochViews
 from ssl_vision.encoders import ResNet
 from ssl_vision.methods import SimCLR
 from ssl_vision.methods.cuda_graph import GraphedTraining
@@ -143,9 +143,7 @@ class Step:
         self.model = SimCLR(encoder=partial(ResNet, width=chosen.width), seed=seed).to(device)
         self.model.backbone.compile(fullgraph=True, dynamic=False)
         optimizer = self.model.optimizer_rule.optimizer(self.model, capturable=True)
-        views = DeferredViews(
-            lambda epoch: Views(size=chosen.size), seed=0, dtype=torch.bfloat16, device=device
-        )
+        views = EpochViews(lambda epoch: Views(size=chosen.size), seed=0, dtype=torch.bfloat16, device=device)
         views.set_epoch(0)
         self.graphed = GraphedTraining(self.model, optimizer, views=views)
         pixels = torch.randint(0, 256, (chosen.batch, 3, chosen.size, chosen.size), dtype=torch.uint8)

@@ -1,7 +1,7 @@
 """Data sets, batches and views."""
 
-from ssl_vision.data.augment.parameters import ViewParameters
-from ssl_vision.data.augment.views import Views
+from ssl_vision.data.augment.random_views import Views
+from ssl_vision.data.augment.view_parameters import ViewParameters
 from ssl_vision.data.datasets.cifar import CIFAR10, CIFAR100
 from ssl_vision.data.datasets.digits import Digits
 from ssl_vision.data.datasets.hugging_face import HuggingFace

@@ -11,9 +11,8 @@ import torch
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
-from ssl_vision.data.augment.deferred import DeferredViews
-from ssl_vision.data.augment.options import check_sizes, size_at
-from ssl_vision.data.augment.views import Views
+from ssl_vision.data.augment.random_views import EpochViews, Views
+from ssl_vision.data.augment.view_parameters import LARGEST_SIDE
 from ssl_vision.data.images import Batch, Images
 from ssl_vision.data.loading.fingerprint import FileRecord, Fingerprint, digest_of_splits
 from ssl_vision.data.loading.loader import Batches, DeviceCopies
@@ -111,7 +110,13 @@ class ImageData(pl.LightningDataModule):
         super().__init__()
         for name, size in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
             check(name, size, at_least=1, at_most=LARGEST_BATCH)
-        check_sizes(progressive_resizing or {})
+        self.progressive_resizing = progressive_resizing or {}
+        for end, size in self.progressive_resizing.items():
+            if end < 1 or not 1 <= size <= LARGEST_SIDE:
+                raise InputError(
+                    f"progressive_resizing must map numbers of epochs to sides in 1..{LARGEST_SIDE}, "
+                    f"not {end} to {size}"
+                )
         check_choice("val", val, ("auto", "train", "val", "test"))
         check("val_share", val_share, above=0, at_most=0.5)
         check("test_share", test_share, above=0, at_most=0.5)
@@ -119,7 +124,6 @@ class ImageData(pl.LightningDataModule):
         check("resident", resident, at_least=0, at_most=1)
         self.root = Path(os.path.expanduser(root))
         self.views = views
-        self.progressive_resizing = progressive_resizing or {}
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.val = val
@@ -131,7 +135,8 @@ class ImageData(pl.LightningDataModule):
         self.resident = resident
         self._device_copies = DeviceCopies(resident)
         self._splits: dict[Split, Images] = {}
-        self._deferred: DeferredViews | None = None
+        self._epoch_views: EpochViews | None = None
+        self._views_deferred = False
 
     def __str__(self) -> str:
         return f"{type(self).__name__}(root={str(self.root)!r}, views={self.views})"
@@ -302,7 +307,7 @@ class ImageData(pl.LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Read the splits of a stage, so that missing data is reported before the stage starts."""
-        self._deferred = None
+        self._epoch_views, self._views_deferred = None, False
         self.check(*self._stored_splits(stage))
         for split in self._needed(stage):
             self.split(split)
@@ -373,18 +378,9 @@ class ImageData(pl.LightningDataModule):
         images, and for the queries also two views, which are the same at every epoch and not compiled.
         """
         if self.trainer is not None and self.trainer.training:
-            if self._deferred is not None:
-                self._deferred.set_epoch(self.trainer.current_epoch)
-                return batch
-            views = self.training_views(self.trainer.current_epoch)(
-                batch.images,
-                batch.indices,
-                seed=self.seed,
-                epoch=self.trainer.current_epoch,
-                dtype=self._views_dtype,
-                memory_format=torch.channels_last,
-            )
-            return batch._replace(views=views)
+            views = self._training_views_on(batch.images.device)
+            views.set_epoch(self.trainer.current_epoch)
+            return batch if self._views_deferred else views(batch)
         query_views: Tensor | None = None
         if dataloader_idx == QUERIES:
             seed = fold(self.seed, Stream.QUERIES)
@@ -394,10 +390,11 @@ class ImageData(pl.LightningDataModule):
 
     def training_views(self, epoch: int) -> Views:
         """Return the views of an epoch of training, of a size that depends on `progressive_resizing`."""
-        size = size_at(self.progressive_resizing, epoch, final=self.views.size)
+        sizes = sorted(self.progressive_resizing.items())
+        size = next((size for end, size in sizes if epoch < end), self.views.size)
         return self.views if size == self.views.size else dataclasses.replace(self.views, size=size)
 
-    def defer_views(self, device: torch.device) -> DeferredViews:
+    def defer_views(self, device: torch.device) -> EpochViews:
         """Leave the views of the training batches to the caller, until `setup` is called again.
 
         Args:
@@ -406,15 +403,16 @@ class ImageData(pl.LightningDataModule):
         Returns:
             A function that makes the views of a batch.
         """
-        self._deferred = DeferredViews(
-            self.training_views, seed=self.seed, dtype=self._views_dtype, device=device
-        )
-        return self._deferred
+        self._views_deferred = True
+        return self._training_views_on(device)
 
-    @property
-    def _views_dtype(self) -> torch.dtype:
-        precision = None if self.trainer is None else self.trainer.precision
-        return _DTYPES.get(str(precision), torch.float32)
+    def _training_views_on(self, device: torch.device) -> EpochViews:
+        """Return the function that makes the views of training batches on a device."""
+        if self._epoch_views is None:
+            precision = None if self.trainer is None else self.trainer.precision
+            dtype = _DTYPES.get(str(precision), torch.float32)
+            self._epoch_views = EpochViews(self.training_views, seed=self.seed, dtype=dtype, device=device)
+        return self._epoch_views
 
     def _batches(self, data: Images, *, training: bool) -> Batches:
         trainer = self.trainer

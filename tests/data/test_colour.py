@@ -4,8 +4,8 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as tv
 
-from ssl_vision.data.augment import colour
-from ssl_vision.data.augment.colour import HUE, choose, gray, recipes, solarize
+from ssl_vision.data.augment import operations
+from ssl_vision.data.augment.operations import HUE, choose, gray, recipes, solarize
 
 OPERATIONS = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue)
 BRIGHTNESS, CONTRAST, SATURATION = (0.0, 0.0), (0.0, 1.0), (1.0, 0.0)
@@ -27,16 +27,16 @@ def difference(left, right):
 
 def blend(images, references, factors):
     recipe = torch.cat((factors.unsqueeze(1), torch.tensor(references)), dim=1)
-    return torch.stack(colour.blend(images.unbind(1), recipe), dim=1)
+    return torch.stack(operations.blend(images.unbind(1), recipe), dim=1)
 
 
 def rotate_hue(images, turn):
-    return torch.stack(colour.rotate_hue(images.unbind(1), turn), dim=1)
+    return torch.stack(operations.rotate_hue(images.unbind(1), turn), dim=1)
 
 
 def jitter(images, order, factors, *, hue):
     blends = recipes(order, factors, hue=hue)
-    return torch.stack(colour.jitter(images.unbind(1), blends, factors[:, HUE] if hue else None), dim=1)
+    return torch.stack(operations.jitter(images.unbind(1), blends, factors[:, HUE] if hue else None), dim=1)
 
 
 def test_gray_matches_torchvision():

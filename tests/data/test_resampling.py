@@ -3,7 +3,7 @@ import torch
 from torch.nn import functional as F
 from torchvision.transforms.v2 import functional as tv
 
-from ssl_vision.data.augment.resampling import Taps, gaussian, rotate, separable, triangle
+from ssl_vision.data.augment.operations import Taps, gaussian, rotate, separable, triangle
 
 PIXELS = torch.rand(4, 3, 17, 23, generator=torch.Generator().manual_seed(0))
 OFF = torch.zeros(4, dtype=torch.bool)

@@ -11,8 +11,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms import ColorJitter, RandomResizedCrop
 from torchvision.transforms.v2 import functional as tv
 
-from ssl_vision.data.augment.compilation import CompiledOrEager
-from ssl_vision.data.augment.views import Views
+from ssl_vision.data import Batch
+from ssl_vision.data.augment import random_views
+from ssl_vision.data.augment.random_views import EpochViews, Views
 from ssl_vision.data.random import states
 from ssl_vision.errors import InputError
 
@@ -278,6 +279,23 @@ def test_autocast_does_not_change_views():
     assert torch.equal(autocast_views, Views(blur=0.5)(images, indices, seed=0, epoch=0))
 
 
+def test_views_of_epochs_match_views_under_autocast():
+    g = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (7, 3, 20, 20), generator=g, dtype=torch.uint8)
+    batch = Batch(images, torch.zeros(7), torch.arange(20, 27))
+    views = Views(size=16, degrees=30.0, blur=0.3)
+    views_by_epoch = {0: views, 1: views, 7: Views(size=8)}
+    of_epoch = EpochViews(views_by_epoch.__getitem__, seed=5, dtype=torch.float32, device=torch.device("cpu"))
+    for epoch in (0, 1, 1, 7):
+        of_epoch.set_epoch(epoch)
+        with torch.autocast("cpu", torch.bfloat16):
+            epoch_batch = of_epoch(batch)
+        assert epoch_batch.images is images
+        assert torch.equal(
+            epoch_batch.views, views_by_epoch[epoch](images, batch.indices, seed=5, epoch=epoch)
+        )
+
+
 def test_views_of_one_call_match_views_rendered_separately():
     views = Views(blur=0.5, solarize=0.1)
     images, indices = pixels(100), torch.arange(100)
@@ -325,7 +343,7 @@ def test_device_compilation_matches_eager_with_one_graph_per_shape(monkeypatch):
     monkeypatch.setattr(torch, "compile", functools.partial(compile_, backend="eager", fullgraph=True))
     torch._dynamo.reset()
     counters.clear()
-    compiled = CompiledOrEager(Views._make, name="views").compiled
+    compiled = torch.compile(Views._make, dynamic=False)
     for size, count in ((16, 64), (16, 17), (12, 64), (16, 64)):
         starts = states(torch.arange(count), (0,), (1,))
         arguments = Views(size=size), pixels(count), starts, torch.bfloat16, torch.channels_last
@@ -349,10 +367,12 @@ def test_failed_compilation_falls_back_to_eager_and_logs_once(monkeypatch, caplo
         attempts.append(args)
         raise RuntimeError("Failed to find C compiler.\nPlease specify one.")
 
-    monkeypatch.setattr(torch, "compile", lambda function, **options: fail)
-    function = CompiledOrEager(torch.add, name="views")
+    monkeypatch.setattr(random_views, "_compiled", lambda: fail)
+    arguments = pixels(2), states(torch.arange(2), (0,), (1,)), torch.float32, torch.contiguous_format
+    make = random_views._compiled_or_eager.__wrapped__()
     with caplog.at_level("INFO"):
-        assert [int(function(torch.tensor(1), number)) for number in (2, 3)] == [3, 4]
+        for _ in range(2):
+            assert torch.equal(make(Views(), *arguments), Views._make(Views(), *arguments))
     assert len(attempts) == 1
     assert caplog.messages == ["views are not compiled: Failed to find C compiler."]
 

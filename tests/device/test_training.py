@@ -26,7 +26,7 @@ import ssl_vision.methods
 from ssl_vision import objectives as o
 from ssl_vision.callbacks import ObjectiveStatistics, SkipNonFiniteSteps, WeightHistogram
 from ssl_vision.data import Digits, Views
-from ssl_vision.data.augment.views import _compiled as compiled_views
+from ssl_vision.data.augment import random_views
 from ssl_vision.methods import OptimizerRule
 
 BATCH = 64
@@ -206,13 +206,15 @@ def run(case: str) -> dict[str, Any]:
 
 def without_compiler() -> dict[str, Any]:
     """Return the counts of a step whose views would be compiled if Triton were available."""
-    compiled_views.cache_clear()
+    random_views._compiled.cache_clear()
+    random_views._compiled_or_eager.cache_clear()
     missing = patch("torch._inductor.scheduler.has_triton", lambda *args: False)
     try:
         with missing, torch._inductor.config.patch(force_disable_caches=True):
             return train(views={"size": 20})
     finally:
-        compiled_views.cache_clear()
+        random_views._compiled.cache_clear()
+        random_views._compiled_or_eager.cache_clear()
 
 
 def method_options(name: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torchvision import datasets
 
-from ssl_vision.data.augment.views import Views
+from ssl_vision.data.augment.random_views import Views
 from ssl_vision.data.images import Images
 from ssl_vision.data.loading.download import absent, fetch
 from ssl_vision.data.module import ImageData, Split

@@ -18,8 +18,8 @@ import torch
 from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
 
-from ssl_vision.data.augment.options import LARGEST_SIDE
-from ssl_vision.data.augment.views import Views
+from ssl_vision.data.augment.random_views import Views
+from ssl_vision.data.augment.view_parameters import LARGEST_SIDE
 from ssl_vision.data.images import RowFile
 from ssl_vision.data.loading.decoding import Decoded, PixelRange, corrupt
 from ssl_vision.data.module import ImageData, Split

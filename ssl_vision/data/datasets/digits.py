@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssl_vision.data.augment.views import Views
+from ssl_vision.data.augment.random_views import Views
 from ssl_vision.data.images import Images
 from ssl_vision.data.module import ImageData, Split
 

@@ -9,8 +9,8 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from ssl_vision.data.augment.parameters import ViewParameters
-from ssl_vision.data.augment.views import Views
+from ssl_vision.data.augment.random_views import Views
+from ssl_vision.data.augment.view_parameters import ViewParameters
 from ssl_vision.data.images import Images, integer_classes, numbered
 from ssl_vision.data.loading.decoding import PixelRange, Square, to_rgb
 from ssl_vision.errors import InputError

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ssl_vision.data.augment.views import Views
+from ssl_vision.data.augment.random_views import Views
 from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, cache_place, check_decoding
 from ssl_vision.data.datasets.encoded import EncodedImages
 from ssl_vision.data.images import Images

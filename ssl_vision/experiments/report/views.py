@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ssl_vision.data import ImageData
-from ssl_vision.data.augment.views import Views
+from ssl_vision.data import ImageData, Views
 from ssl_vision.data.loading.loader import Order
 from ssl_vision.experiments.report.context import ReportContext
 from ssl_vision.experiments.report.markup import macros

@@ -1,11 +1,17 @@
-"""Options of random views, and of smaller views in the first epochs of training."""
+"""Options of random views, and the random parameters that are drawn from them."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
+import torch
+from torch import Tensor
+
+from ssl_vision.data.random import numbers
 from ssl_vision.errors import InputError, check, check_choice
+
+_TRIES = 10
+_BOX = 2 * _TRIES + 2
 
 LARGEST_SIDE = 4096
 """Maximum side of a view or a decoded image in pixels; such an image takes 200 MB in float32."""
@@ -104,34 +110,114 @@ class ViewOptions:
         return max(3, self.size // 10 | 1)
 
 
-Sizes = Mapping[int, int]
-"""Side of the views in pixels, by the number of epochs after which a larger one follows."""
+class ViewParameters(NamedTuple):
+    """Augmentation parameters of N views; all have shape (N,) except order and factors, which have (N, 4).
 
-
-def size_at(sizes: Sizes, epoch: int, *, final: int) -> int:
-    """Return the side of the views in an epoch of training.
-
-    Args:
-        sizes: Sides of the first epochs.
-        epoch: Number of the epoch, from 0.
-        final: Side after those epochs.
+    Attributes:
+        top: First row of the crop box, int64.
+        left: First column of the crop box, int64.
+        height: Height of the crop box, int64.
+        width: Width of the crop box, int64.
+        angle: Rotation before the crop in degrees, counter-clockwise.
+        flip: Flip horizontally, bool.
+        jitter: Apply the colour jitter, bool.
+        order: Order of brightness 0, contrast 1, saturation 2 and hue 3, int64.
+        factors: Strengths by operation: three blend factors and the hue rotation.
+        grayscale: Convert to grayscale, bool.
+        blur: Apply the Gaussian blur, bool.
+        sigma: Standard deviation of the blur in pixels of the view.
+        solarize: Apply solarization, bool.
 
     Example:
-        >>> [size_at({10: 16, 20: 24}, epoch, final=32) for epoch in (0, 9, 10, 19, 20)]
-        [16, 16, 24, 24, 32]
+        >>> ViewParameters._fields[:5]
+        ('top', 'left', 'height', 'width', 'angle')
     """
-    return next((size for end, size in sorted(sizes.items()) if epoch < end), final)
+
+    top: Tensor
+    left: Tensor
+    height: Tensor
+    width: Tensor
+    angle: Tensor
+    flip: Tensor
+    jitter: Tensor
+    order: Tensor
+    factors: Tensor
+    grayscale: Tensor
+    blur: Tensor
+    sigma: Tensor
+    solarize: Tensor
 
 
-def check_sizes(sizes: Sizes) -> None:
-    """Check the option `progressive_resizing`.
+def sample_parameters(views: ViewOptions, starts: Tensor, *, height: int, width: int) -> ViewParameters:
+    """Draw the parameters of N views from the distributions given by the options.
 
-    Raises:
-        InputError: a number of epochs is not positive, or a side is not in 1..4096.
+    Args:
+        views: Options of the views.
+        starts: Random states of the views from `random.states`, (N,).
+        height: Height of the images.
+        width: Width of the images.
     """
-    for end, size in sizes.items():
-        if end < 1 or not 1 <= size <= LARGEST_SIDE:
-            raise InputError(
-                f"progressive_resizing must map numbers of epochs to sides in 1..{LARGEST_SIDE}, "
-                f"not {end} to {size}"
-            )
+    drawn = numbers(starts, count=_BOX + 15)
+    order, single = drawn[:, _BOX : _BOX + 4], drawn[:, _BOX + 4 :].unbind(1)
+    angle, flip, jitter, brightness, contrast, saturation, hue, grayscale, blur, sigma, solarize = single
+    box = boxes(drawn[:, :_BOX], height=height, width=width, scale=views.scale, ratio=views.ratio)
+    strengths = (
+        _between(max(0.0, 1.0 - views.brightness), 1.0 + views.brightness, brightness),
+        _between(max(0.0, 1.0 - views.contrast), 1.0 + views.contrast, contrast),
+        _between(max(0.0, 1.0 - views.saturation), 1.0 + views.saturation, saturation),
+        _between(-views.hue, views.hue, hue),
+    )
+    return ViewParameters(
+        *box,
+        angle=_between(-views.degrees, views.degrees, angle),
+        flip=flip < views.hflip,
+        jitter=jitter < views.jitter,
+        order=order.argsort(dim=1),
+        factors=torch.stack(strengths, dim=1),
+        grayscale=grayscale < views.grayscale,
+        blur=blur < views.blur,
+        sigma=_between(*views.sigma, sigma),
+        solarize=solarize < views.solarize,
+    )
+
+
+def boxes(
+    drawn: Tensor, *, height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute the boxes of random resized crops: the first of ten candidates that fits, randomly placed.
+
+    The area of a candidate is uniform in `scale`, as a share of the image's area, and its aspect ratio is
+    log-uniform in `ratio`. If none fits, the largest central box with a valid aspect ratio is used.
+
+    Args:
+        drawn: Uniform random numbers, (N, 22).
+        height: Height of the images.
+        width: Width of the images.
+        scale: Minimum and maximum share of the area.
+        ratio: Minimum and maximum aspect ratio (width / height).
+
+    Returns:
+        Top, left, height and width, each (N,) int64.
+    """
+    area = height * width * _between(*scale, drawn[:, :_TRIES])
+    low, high = map(math.log, ratio)
+    aspect = _between(low, high, drawn[:, _TRIES : 2 * _TRIES]).exp()
+    rows, columns = (area / aspect).sqrt().round(), (area * aspect).sqrt().round()
+    fits = (rows > 0) & (rows <= height) & (columns > 0) & (columns <= width)
+    first = fits.long().argmax(dim=1, keepdim=True)
+    nearest = min(max(width / height, ratio[0]), ratio[1])
+    central = (min(height, round(width / nearest)), min(width, round(height * nearest)))
+    any_fits = fits.any(dim=1)
+
+    def place(lengths: Tensor, uniform: Tensor, *, source: int, central: int) -> tuple[Tensor, Tensor]:
+        length = torch.where(any_fits, lengths.gather(1, first).squeeze(1), float(central))
+        start = torch.where(any_fits, uniform * (source - length + 1), float((source - central) // 2))
+        return start.long(), length.long()
+
+    top, rows = place(rows, drawn[:, -2], source=height, central=central[0])
+    left, columns = place(columns, drawn[:, -1], source=width, central=central[1])
+    return top, left, rows, columns
+
+
+def _between(low: float, high: float, uniform: Tensor) -> Tensor:
+    return low + (high - low) * uniform

@@ -1,17 +1,19 @@
 """Random views of image batches, computed on the images' device."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
 from torch.nn import functional as F
 
-from ssl_vision.data.augment.compilation import CompiledOrEager
-from ssl_vision.data.augment.options import ViewOptions
-from ssl_vision.data.augment.parameters import ViewParameters, sample_parameters
-from ssl_vision.data.augment.rendering import Normalization, plan_steps, render
-from ssl_vision.data.random import Stream, states
+from ssl_vision.data.augment.steps import apply_steps, plan_steps
+from ssl_vision.data.augment.view_parameters import ViewOptions, ViewParameters, sample_parameters
+from ssl_vision.data.images import Batch
+from ssl_vision.data.random import Stream, fold, states
 from ssl_vision.errors import InputError
 
 
@@ -79,11 +81,11 @@ class Views(ViewOptions):
             InputError: `images` has another type or shape.
         """
         self._check(images)
-        arguments = self, images, starts, dtype, memory_format
+        make: Make = Views._make
+        if self.compile and images.device.type != "cpu":
+            make = _compiled() if self.compile is True else _compiled_or_eager()
         with torch.inference_mode(False), torch.no_grad():  # other modes would be compiled separately
-            if not self.compile or images.device.type == "cpu":
-                return Views._make(*arguments)
-            return _compiled()(*arguments) if self.compile == "auto" else _compiled().compiled(*arguments)
+            return make(self, images, starts, dtype, memory_format)
 
     def plain(self, images: Tensor) -> Tensor:
         """Resize (antialiased bilinear) and normalise whole images, for evaluation.
@@ -169,11 +171,70 @@ class Views(ViewOptions):
         self._check(images)
         height, width = images.shape[-2:]
         steps = plan_steps(self, parameters, height=height, width=width)
-        look = Normalization(self.mean, self.std, self.threshold)
-        compiled = self.compile is True and images.device.type == "cpu"
-        return render(images, steps, look, dtype=dtype, memory_format=memory_format, compiled=compiled)
+        return apply_steps(self, images, steps, dtype=dtype, memory_format=memory_format)
+
+
+Make = Callable[[Views, Tensor, Tensor, torch.dtype, torch.memory_format], Tensor]
 
 
 @functools.cache
-def _compiled() -> CompiledOrEager[[Views, Tensor, Tensor, torch.dtype, torch.memory_format], Tensor]:
-    return CompiledOrEager(Views._make, name="views")
+def _compiled() -> Make:
+    # Inductor cannot lower embedding_bag, which resampling uses, with symbolic shapes on a CUDA device.
+    return torch.compile(Views._make, dynamic=False)
+
+
+@functools.cache
+def _compiled_or_eager() -> Make:
+    """Return a function that is compiled until that first fails, which is logged with the reason."""
+    works = True
+
+    def make(*arguments: Any) -> Tensor:
+        nonlocal works
+        if works:
+            try:
+                return _compiled()(*arguments)
+            except Exception as error:  # a missing compiler, Triton or header; each has its own exception
+                reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+                rank_zero_info(f"views are not compiled: {reason}")
+                works = False
+        return Views._make(*arguments)
+
+    return make
+
+
+class EpochViews:
+    """Makes the views of training batches from tensors alone, so that a CUDA graph can contain it.
+
+    The views are those that `Views` makes. The keys of the epoch are in a tensor at a fixed address.
+
+    Args:
+        views: Function that returns the random views of an epoch.
+        seed: Seed of the views.
+        dtype: Dtype of the views.
+        device: Device of the batches.
+    """
+
+    def __init__(
+        self, views: Callable[[int], Views], *, seed: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._views_of, self._views = views, views(0)
+        self._seed, self._dtype = seed, dtype
+        self._keys = torch.zeros(2, dtype=torch.int64, device=device)
+        self._epoch: int | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next views, without waiting for the device."""
+        if epoch == self._epoch:
+            return
+        keys = [fold(self._seed, Stream.VIEWS, epoch, view) for view in (0, 1)]
+        self._keys.copy_(torch.tensor(keys, pin_memory=self._keys.is_cuda), non_blocking=True)
+        self._epoch, self._views = epoch, self._views_of(epoch)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return the batch with its views (2N, 3, S, S), in channels_last."""
+        starts = (batch.indices.unsqueeze(1) + self._keys).flatten()
+        with torch.autocast(starts.device.type, enabled=False):
+            views = self._views.from_states(
+                batch.images, starts, dtype=self._dtype, memory_format=torch.channels_last
+            )
+        return batch._replace(views=views)

@@ -1,4 +1,4 @@
-"""Rendering of views: steps are planned for the whole batch and applied to its pixels in parts."""
+"""Augmentation steps, which are planned for a whole batch and applied to its pixels in parts."""
 
 import functools
 from collections.abc import Callable
@@ -7,27 +7,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ssl_vision.data.augment.colour import HUE, Planes, choose, gray, jitter, recipes, solarize
-from ssl_vision.data.augment.options import ViewOptions
-from ssl_vision.data.augment.parameters import ViewParameters
-from ssl_vision.data.augment.resampling import Taps, gaussian, rotate, separable, triangle
+from ssl_vision.data.augment.operations import (
+    HUE,
+    Planes,
+    Taps,
+    choose,
+    gaussian,
+    gray,
+    jitter,
+    recipes,
+    rotate,
+    separable,
+    solarize,
+    triangle,
+)
+from ssl_vision.data.augment.view_parameters import ViewOptions, ViewParameters
 
 _CACHED = 2**18
 """Number of values in a part of a batch on a CPU, so that it stays in the cache with its intermediates."""
-
-
-class Normalization(NamedTuple):
-    """Constants of all views.
-
-    Attributes:
-        mean: Means of the channels.
-        std: Standard deviations of the channels.
-        threshold: Threshold of solarization, which inverts values of at least this.
-    """
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    threshold: float
 
 
 class AugmentationSteps(NamedTuple):
@@ -55,7 +52,7 @@ class AugmentationSteps(NamedTuple):
     blurring: Taps | None
     solarize: Tensor | None
 
-    def part(self, rows: slice | Tensor) -> "AugmentationSteps":
+    def of_views(self, rows: slice | Tensor) -> "AugmentationSteps":
         """Return the steps of selected views."""
 
         def select(field: Tensor | Taps | None) -> Tensor | Taps | None:
@@ -101,25 +98,25 @@ def plan_steps(
     )
 
 
-def render(
+def apply_steps(
+    views: ViewOptions,
     images: Tensor,
     steps: AugmentationSteps,
-    look: Normalization,
     *,
     dtype: torch.dtype,
     memory_format: torch.memory_format,
-    compiled: bool = False,
 ) -> Tensor:
-    """Render views of images.
+    """Augment and normalise images.
+
+    On a CPU, `views.compile` compiles the steps after the crop, for parts of a shape that does not depend on
+    the number of images. On other devices, the caller is compiled instead.
 
     Args:
+        views: Options of the views.
         images: (M, C, H, W) uint8.
         steps: Steps of N = M · V views; view n is of image n // V.
-        look: Normalisation and solarization threshold.
         dtype: Dtype of the views.
         memory_format: Memory format of the views.
-        compiled: Compile the steps after the crop on a CPU, for parts of a shape that does not depend on M.
-            On other devices, compile the caller instead.
 
     Returns:
         (N, C, size, size): all first views, then all second views.
@@ -127,40 +124,41 @@ def render(
     n, size = steps.rows.weight.shape[:2]
     m, v, c = len(images), n // len(images), images.shape[1]
     if torch.compiler.is_compiling():
-        result = finished(cropped(images, steps), steps, look, dtype)
+        result = finished(views, cropped(images, steps), steps, dtype)
         result = result.view(m, v, c, size, size).transpose(0, 1).reshape(n, c, size, size)
         return result.contiguous(memory_format=memory_format)
-    out = torch.empty((n, c, size, size), dtype=dtype, device=images.device, memory_format=memory_format)
-    views = out.view(v, m, c, size, size).transpose(0, 1)
-    count = m
-    if images.device.type == "cpu":  # a power of two, which divides most batch sizes
-        count = 1 << max(0, (_CACHED // (v * c * size**2)).bit_length() - 1)
+    on_cpu = images.device.type == "cpu"
+    compiled = views.compile is True and on_cpu
+    result = torch.empty((n, c, size, size), dtype=dtype, device=images.device, memory_format=memory_format)
+    by_image = result.view(v, m, c, size, size).transpose(0, 1)
+    # a power of two divides most batch sizes
+    count = 1 << max(0, (_CACHED // (v * c * size**2)).bit_length() - 1) if on_cpu else m
     if compiled and m % count:  # the last image fills up the last part
         rows = torch.arange(-(-m // count) * count).clamp_(max=m - 1)
-        images, steps = images[rows], steps.part((v * rows.unsqueeze(1) + torch.arange(v)).flatten())
+        images, steps = images[rows], steps.of_views((v * rows.unsqueeze(1) + torch.arange(v)).flatten())
     for start in range(0, m, count):
-        target = views[start : start + count]
-        part = steps.part(slice(v * start, v * (start + count)))
+        target = by_image[start : start + count]
+        part = steps.of_views(slice(v * start, v * (start + count)))
         pixels = cropped(images[start : start + count], part)
         if compiled:
-            result = _compiled()(pixels, part, look, dtype)
-            target.copy_(result.view(count, v, c, size, size)[: len(target)])
+            augmented = _compiled()(views, pixels, part, dtype)
+            target.copy_(augmented.view(count, v, c, size, size)[: len(target)])
             continue
-        for channel, plane in enumerate(coloured(pixels.unbind(1), part, look)):
-            normal = plane.view(-1, v, size, size).sub_(look.mean[channel])
-            torch.div(normal, look.std[channel], out=target[:, :, channel])
-    return out
+        for channel, plane in enumerate(coloured(views, pixels.unbind(1), part)):
+            normal = plane.view(-1, v, size, size).sub_(views.mean[channel])
+            torch.div(normal, views.std[channel], out=target[:, :, channel])
+    return result
 
 
-def finished(pixels: Tensor, steps: AugmentationSteps, look: Normalization, dtype: torch.dtype) -> Tensor:
+def finished(views: ViewOptions, pixels: Tensor, steps: AugmentationSteps, dtype: torch.dtype) -> Tensor:
     """Apply the steps after the crop, as one expression."""
-    planes = coloured(pixels.unbind(1), steps, look)
-    normal = [(plane - mean) / std for plane, mean, std in zip(planes, look.mean, look.std, strict=True)]
+    planes = coloured(views, pixels.unbind(1), steps)
+    normal = [(plane - mean) / std for plane, mean, std in zip(planes, views.mean, views.std, strict=True)]
     return torch.stack(normal, dim=1).to(dtype)
 
 
 @functools.cache
-def _compiled() -> Callable[[Tensor, AugmentationSteps, Normalization, torch.dtype], Tensor]:
+def _compiled() -> Callable[[ViewOptions, Tensor, AugmentationSteps, torch.dtype], Tensor]:
     return torch.compile(finished, dynamic=False)
 
 
@@ -172,7 +170,7 @@ def cropped(images: Tensor, steps: AugmentationSteps) -> Tensor:
     return separable(pixels, steps.rows, steps.columns)
 
 
-def coloured(planes: Planes, steps: AugmentationSteps, look: Normalization) -> Planes:
+def coloured(views: ViewOptions, planes: Planes, steps: AugmentationSteps) -> Planes:
     """Apply colour jitter, grayscale, blur and solarization; may modify the planes in place."""
     if steps.blends is not None:
         planes = jitter(planes, steps.blends, steps.turn)
@@ -183,6 +181,6 @@ def coloured(planes: Planes, steps: AugmentationSteps, look: Normalization) -> P
         blurred = separable(torch.stack(planes, dim=1), steps.blurring, steps.blurring).unbind(1)
         planes = tuple(choose(steps.blur, *pair) for pair in zip(blurred, planes, strict=True))
     if steps.solarize is not None:
-        inverted = solarize(planes, look.threshold)
+        inverted = solarize(planes, views.threshold)
         planes = tuple(choose(steps.solarize, *pair) for pair in zip(inverted, planes, strict=True))
     return planes
