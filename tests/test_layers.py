@@ -166,7 +166,7 @@ CAPS = {
     "evaluation": (2163, 15),
     "experiments": (0, 1),
     "experiments/compare": (1150, 9),
-    "experiments/report": (3037, 25),
+    "experiments/report": (3036, 25),
     "experiments/reproduce": (838, 8),
     "experiments/sweeps": (1419, 8),
     "export": (630, 5),
