@@ -165,7 +165,7 @@ CAPS = {
     "encoders": (303, 4),
     "evaluation": (2163, 15),
     "experiments": (0, 1),
-    "experiments/compare": (1150, 9),
+    "experiments/compare": (1063, 8),
     "experiments/report": (3037, 25),
     "experiments/reproduce": (838, 8),
     "experiments/sweeps": (1419, 8),
@@ -183,12 +183,10 @@ A commit that raises a number says why.
 """
 
 SAME_NAME = {
-    "comparison.py",
     "gradients.py",
     "objective.py",
     "rendering.py",
     "representation.py",
-    "summary.py",
     "uniformity.py",
     "views.py",
     "weights.py",
