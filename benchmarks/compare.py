@@ -16,9 +16,8 @@ from typing import Any
 
 from provenance import provenance, save
 
-from ssl_vision.experiments.compare.comparison import compare
-from ssl_vision.experiments.compare.metric_selector import MetricSelector
-from ssl_vision.experiments.compare.summary import as_dict, part_of
+from ssl_vision.experiments.compare.comparison_tables import as_dict, part_of
+from ssl_vision.experiments.compare.paired_comparison import compare
 from ssl_vision.runs.registry import find_runs
 
 SWEEP = Path(__file__).parent.parent / "configs" / "sweep" / "objectives_digits.yaml"
@@ -45,9 +44,7 @@ def main() -> None:
         for run in runs:
             evaluate = ["evaluate", str(run.folder.path), "--baselines", "false", "--report", "false"]
             subprocess.run([*program, *evaluate], check=True, stdout=sys.stderr)
-        comparisons = [
-            compare(runs, by=chosen.by, selector=MetricSelector(metric=metric)) for metric in METRICS
-        ]
+        comparisons = [compare(runs, by=chosen.by, metric=metric) for metric in METRICS]
         record = provenance("pytorch-lightning") | {
             "tables": [part_of(comparison).markdown.strip() for comparison in comparisons],
             "comparisons": [_without_folder(as_dict(comparison), folder) for comparison in comparisons],

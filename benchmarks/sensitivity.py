@@ -25,7 +25,7 @@ from torch.nn.functional import normalize
 from ssl_vision.cli.classes import built
 from ssl_vision.data import ImageData
 from ssl_vision.evaluation.features import embed, embed_views
-from ssl_vision.experiments.compare.keys import full_key, key_value
+from ssl_vision.experiments.compare.runs_table import filtered
 from ssl_vision.methods import Layers
 from ssl_vision.pretrained.opened_run import open_run
 from ssl_vision.runs.registry import Run, find_runs
@@ -107,8 +107,7 @@ def main() -> None:
     parser.add_argument("--root", help="directory of the data, instead of that of the runs")
     options = parser.parse_args()
     runs = [run for run in find_runs(options.runs) if run.status == "finished"]
-    for key, wanted in [("objective", "InfoNCE"), *(key_value("--where", text) for text in options.where)]:
-        runs = [run for run in runs if str(run.setting(full_key(key, runs))) == wanted]
+    runs = filtered(runs, ["objective=InfoNCE", *options.where])
     values: dict[Choice, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in sorted(runs, key=lambda run: float(run.setting("model.objective.temperature"))):
         for choice, value in measured(run, options.images, options.root).items():

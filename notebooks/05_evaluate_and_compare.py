@@ -22,9 +22,8 @@ import tempfile
 import matplotlib.pyplot as plt
 
 import ssl_vision
-from ssl_vision.experiments.compare.comparison import compare
-from ssl_vision.experiments.compare.metric_selector import MetricSelector
-from ssl_vision.experiments.compare.summary import group_table, pair_table, summaries
+from ssl_vision.experiments.compare.comparison_tables import group_table, pair_table, summaries
+from ssl_vision.experiments.compare.paired_comparison import compare
 from ssl_vision.tables import aligned
 
 os.chdir(tempfile.mkdtemp())
@@ -88,11 +87,11 @@ result.rows[0].as_dict()
 #
 # `val/knn_top1` was measured at the end of each run on held-out scans of the training set. `compare` groups
 # the runs by objective and pairs them by seed. It refuses runs that differ in any other setting, and states
-# the conclusion in a sentence. To compare accuracies on the test split, evaluate every run and omit the
-# selector. In a terminal, the command is `ssl-vision compare runs --by objective --metric val/knn_top1`.
+# the conclusion in a sentence. To compare accuracies on the test split, evaluate every run and omit
+# `metric`. In a terminal, the command is `ssl-vision compare runs --by objective --metric val/knn_top1`.
 
 # %%
-comparison = compare(runs, by="objective", selector=MetricSelector(metric="val/knn_top1"))
+comparison = compare(runs, by="objective", metric="val/knn_top1")
 print(aligned(group_table(comparison)), end="\n\n")
 print(aligned(pair_table(comparison)), end="\n\n")
 print("\n".join(summaries(comparison)))

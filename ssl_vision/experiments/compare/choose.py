@@ -6,11 +6,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.errors import InputError
+from ssl_vision.experiments.compare.runs_table import add_paths
 from ssl_vision.runs.folder import significant
 from ssl_vision.runs.registry import Run, find_runs, readable
 from ssl_vision.tables import aligned
@@ -24,11 +25,6 @@ Metric = Literal["rankme", "effective_rank", "lidar", "uniformity", "alignment",
 
 _EXTENDED = ("effective_rank", "lidar")
 """Metrics that validation measures only with ``--metrics.extended true``."""
-
-_ON_VIEWS = ("lidar", "alignment")
-"""Metrics of random views, which depend on the augmentation."""
-
-_NAMES = {"same": "the same", "different": "different"}
 
 _OF_TRAINING = (
     "data", "views", "progressive_resizing", "batch_size", "eval_batch_size", "seed", "changed",
@@ -78,13 +74,11 @@ def run(args: Sequence[str]) -> None:
         InputError: no finished run has the metric, or the runs differ in data or encoder.
     """
     parser = ArgumentParser(prog="ssl-vision choose", description=run.__doc__)
-    parser.add_argument(
-        "paths", nargs="*", type=str, help="Run directories, or directories of them (default: runs)."
-    )
+    add_paths(parser)
     parser.add_argument("--by", type=Metric, default="rankme", help="Metric of the last validation.")
     options = parser.parse_args(list(args))
     metric = description_of(options.by)
-    ranked = _ranked(readable(find_runs(options.paths or ["runs"]), "choose"), metric)
+    ranked = _ranked(readable(find_runs(options.paths), "choose"), metric)
     lines = [["run", "epoch", metric.heading]]
     for each in ranked[:_LISTED]:
         _, epoch, value = each.curve(metric.logged_name)[-1]
@@ -92,11 +86,10 @@ def run(args: Sequence[str]) -> None:
     more = f"and {len(ranked) - _LISTED} more\n" if len(ranked) > _LISTED else ""
     print(f"{aligned(lines)}\n{more}")
     augmentation: Augmentation = "same" if len({_views(each) for each in ranked}) == 1 else "different"
-    evidence = read_evidence(metric.name, ranked[0].setting("data"), augmentation)
-    print("\n".join(_advice(ranked, metric, evidence, augmentation)))
+    print("\n".join(_advice(ranked, metric, augmentation)))
 
 
-def read_evidence(metric: str, data: str, augmentation: Augmentation) -> list[Evidence]:
+def _read_evidence(metric: str, data: str, augmentation: Augmentation) -> list[Evidence]:
     """Return the measurement of a metric on a data set, or if there is none, those on all others."""
     rows = [Evidence(**row) for row in json.loads(FILE.read_text(encoding="utf-8"))]
     every = [each for each in rows if (each.metric, each.augmentation) == (metric, augmentation)]
@@ -131,12 +124,11 @@ def _ranked(runs: Sequence[Run], metric: MetricDescription) -> list[Run]:
     if not measured:
         hint = ": train with --metrics.extended true" if metric.name in _EXTENDED else ""
         raise InputError(f"no finished run has {metric.logged_name} in its metrics.csv{hint}")
-    differing: dict[str, set[str]] = {
-        "data": {_images(each) for each in measured},
-        "encoder": {str(each.described("model.encoder")) for each in measured},
-        "validation images": {str(each.validated_on) for each in measured},
-    }
-    for name, settings in differing.items():
+    for name, settings in (
+        ("data", {_images(each) for each in measured}),
+        ("encoder", {str(each.described("model.encoder")) for each in measured}),
+        ("validation images", {each.validated_on for each in measured}),
+    ):
         if len(settings) > 1:
             shown = ", ".join(sorted(settings))
             raise InputError(f"the runs differ in their {name}, on which {metric.title} depends: {shown}")
@@ -149,41 +141,42 @@ def _at_last_validation(run: Run, name: str) -> float | None:
     return validations[-1].get(name) if validations else None
 
 
-def _views(run: Run) -> str:
-    """Return the options of the random views, of which `compile` changes only rounding."""
-    options = run.setting("data.views")
-    if isinstance(options, dict):
-        options = {key: value for key, value in options.items() if key != "compile"}
-    return str(options)
+def _data_options(run: Run) -> dict[str, Any]:
+    """Return the options of a run's data that change the result, by their dotted names."""
+    section = significant({"data": run.config.get("data")})
+    return {key.removeprefix("data.init_args."): value for key, value in section.items()}
 
 
 def _images(run: Run) -> str:
     """Return the data set of a run with the options that determine its images."""
-    section = {"data": run.config.get("data")}
-    names = {key.removeprefix("data.init_args."): value for key, value in significant(section).items()}
-    options = [
-        f"{name} {value}" for name, value in names.items() if name.partition(".")[0] not in _OF_TRAINING
-    ]
-    return " ".join([str(run.setting("data")), *([f"({', '.join(options)})"] if options else [])])
+    options = _data_options(run).items()
+    chosen = [f"{name} {value}" for name, value in options if name.partition(".")[0] not in _OF_TRAINING]
+    return " ".join([str(run.setting("data")), *([f"({', '.join(chosen)})"] if chosen else [])])
 
 
-def _advice(
-    ranked: Sequence[Run], metric: MetricDescription, evidence: Sequence[Evidence], augmentation: Augmentation
-) -> Iterator[str]:
+def _views(run: Run) -> str:
+    """Return the options of the random views, of which `compile` changes only rounding."""
+    options = _data_options(run).items()
+    return str([each for each in options if each[0].startswith("views.") and each[0] != "views.compile"])
+
+
+def _advice(ranked: Sequence[Run], metric: MetricDescription, augmentation: Augmentation) -> Iterator[str]:
     """State how well the metric ranked the measured runs, and recommend a run and an epoch, or neither."""
-    best, data = ranked[0], ranked[0].setting("data")
+    data = ranked[0].setting("data")
+    evidence = _read_evidence(metric.name, data, augmentation)
+    images = "the same" if augmentation == "same" else "different"
     if evidence and evidence[0].data != data:
         yield f"{metric.title} was not compared with test accuracy on {data}, but on other data sets."
     for each in evidence:
         accuracy = description_of(each.accuracy)
         yield (
-            f"{each.data}, {each.runs} runs with {_NAMES[each.augmentation]} augmentation: "
+            f"{each.data}, {each.runs} runs with {images} augmentation: "
             f"Spearman's correlation of {metric.title} with {accuracy.title} accuracy is "
             f"{each.spearman:.2f} (95 % interval {each.low:.2f} to {each.high:.2f}). "
             f"Regret: {100 * each.regret:.2f} points (at random, {100 * each.random_regret:.2f}; "
             f"95 % interval of the gain {100 * each.gain_low:.2f} to {100 * each.gain_high:.2f})."
         )
-    if metric.name in _ON_VIEWS and augmentation == "different":
+    if "views" in metric.needs and augmentation == "different":
         yield f"The runs differ in their augmentation, and {metric.title} is measured on augmented images."
     doubtful = [each.data for each in evidence if min(each.low, each.gain_low) <= 0]
     if len(ranked) < 2:
@@ -195,11 +188,11 @@ def _advice(
     else:
         curve = [
             (orientation(metric.name) * value, epoch + 1)
-            for _, epoch, value in best.curve(metric.logged_name)
+            for _, epoch, value in ranked[0].curve(metric.logged_name)
             if math.isfinite(value)
         ]
         (_, top), (_, last) = max(curve), curve[-1]
-        yield f"Recommended: {best.folder.path}, epoch {last}."
+        yield f"Recommended: {ranked[0].folder.path}, epoch {last}."
         if top != last:
             yield (
                 f"Its {metric.title} was better after epoch {top}, "

@@ -7,13 +7,12 @@ from typing import Any
 
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.compare.comparison import Comparison, best_values, compare, compare_within
-from ssl_vision.experiments.compare.keys import check_known, full_key, key_value, matches, shown
-from ssl_vision.experiments.compare.metric_selector import MetricSelector
-from ssl_vision.experiments.compare.summary import as_dict, pair_row, part_of, part_within
+from ssl_vision.experiments.compare.comparison_tables import as_dict, pair_statistics, part_of, part_within
+from ssl_vision.experiments.compare.paired_comparison import Comparison, best_values, compare, compare_within
+from ssl_vision.experiments.compare.runs_table import add_paths, filtered, full_key, key_value, shown
 from ssl_vision.optional import needed
 from ssl_vision.runs.atomic_files import atomic_write, write_text
-from ssl_vision.runs.registry import Run, find_runs, readable
+from ssl_vision.runs.registry import find_runs, readable
 from ssl_vision.tables import as_csv
 
 _SUFFIXES = (".json", ".md", ".csv", ".svg", ".pdf")
@@ -38,27 +37,26 @@ def run(args: Sequence[str]) -> None:
     output = Path(options.output) if options.output else None
     if output and output.suffix not in _SUFFIXES:
         raise InputError(f"--output {output}: expected a name that ends in {', '.join(_SUFFIXES)}")
-    selector = MetricSelector(
-        metric=options.metric,
-        layer=options.layer,
-        protocol=options.protocol,
-        row=dict(key_value("--row", text) for text in options.row),
-    )
-    runs = _filtered(readable(find_runs(options.paths or ["runs"]), "compare"), options.where)
-    common = {"by": options.by, "selector": selector, "baseline": options.baseline, "alpha": options.alpha}
+    every = readable(find_runs(options.paths), "compare")
+    runs = filtered(every, options.where)
+    if not runs:
+        raise InputError(f"none of {len(every)} runs has {' and '.join(options.where)}")
+    by = full_key(options.by, runs)
+    row = dict(key_value("--row", text) for text in options.row)
+    common = {key: options[key] for key in ("metric", "layer", "protocol", "baseline", "alpha")}
+    common |= {"by": by, "row": row}
     record: dict[str, Any]
     if options.within is None:
-        comparisons = {"": compare(runs, allow=options.allow, **common)}
+        within, comparisons = None, {"": compare(runs, allow=options.allow, **common)}
         parts = [part_of(comparisons[""])]
         record = as_dict(comparisons[""])
     else:
         within = full_key(options.within, runs)
         comparisons = compare_within(runs, within=within, allow=options.allow, **common)
-        chosen = {} if options.metric.startswith("val/") else best_values(runs, within=within, by=options.by)
+        chosen = {} if options.metric.startswith("val/") else best_values(runs, within=within, by=by)
         parts = [part_within(within, comparisons, chosen)]
         record = {"within": within, "comparisons": {v: as_dict(each) for v, each in comparisons.items()}}
         if chosen:
-            by = full_key(options.by, runs)
             best = [run for run in runs if shown(run.setting(within)) == chosen[shown(run.setting(by))]]
             comparison = compare(best, allow=[*options.allow, within], **common)
             parts.append(part_of(comparison, f", each at its best {within.rpartition('.')[2]}"))
@@ -71,7 +69,14 @@ def run(args: Sequence[str]) -> None:
     elif output.suffix == ".md":
         write_text(output, "\n".join(part.markdown for part in parts))
     elif output.suffix == ".csv":
-        write_text(output, as_csv(_rows(options.within, comparisons)))
+        rows = [
+            ({options.within: value} if within else {})
+            | pair
+            | {"differences": " ".join(map(repr, pair["differences"]))}
+            for value, comparison in comparisons.items()
+            for pair in pair_statistics(comparison)
+        ]
+        write_text(output, as_csv(rows))
     else:
         with atomic_write(output) as partial:
             _draw(partial, comparisons, options.within)
@@ -80,83 +85,28 @@ def run(args: Sequence[str]) -> None:
 
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="ssl-vision compare", description=run.__doc__)
-    parser.add_argument(
-        "paths", nargs="*", type=str, help="Run directories, or directories of them (default: runs)."
-    )
-    parser.add_argument(
-        "--by", type=str, default="objective", help="Key whose values are compared, such as temperature."
-    )
-    parser.add_argument(
-        "--within", type=str | None, default=None, help="Key; compare the groups at each of its values."
-    )
-    parser.add_argument(
-        "--where",
-        action="append",
-        type=str,
-        default=[],
-        help="KEY=VALUE: compare only runs with this setting; may be repeated.",
-    )
-    parser.add_argument(
-        "--metric",
-        type=str,
-        default=MetricSelector.metric,
-        help="Metric in evaluation.json; with a slash, such as val/knn_top1, its last value in metrics.csv.",
-    )
-    parser.add_argument(
-        "--layer", type=str, default=MetricSelector.layer, help="Layer: backbone, hidden or projector."
-    )
-    parser.add_argument(
-        "--protocol", type=str, default=MetricSelector.protocol, help="Protocol of ssl-vision evaluate."
-    )
-    parser.add_argument(
-        "--row",
-        action="append",
-        type=str,
-        default=[],
-        help="KEY=VALUE of the row, if the protocol has several rows of the metric; may be repeated.",
-    )
-    parser.add_argument(
-        "--baseline",
-        type=str | None,
-        default=None,
-        help="Compare all others with this value, instead of every two values.",
-    )
-    parser.add_argument(
-        "--allow", action="append", type=str, default=[], help="Further key that may differ; may be repeated."
-    )
-    parser.add_argument(
-        "--alpha", type=float, default=0.05, help="Significance level of tests and intervals."
-    )
-    parser.add_argument(
-        "--output", type=str | None, default=None, help=f"Output file: {', '.join(_SUFFIXES)}."
-    )
+    add_paths(parser)
+
+    def add(name: str, default: str | float | None, text: str) -> None:
+        kind = str | None if default is None else type(default)
+        parser.add_argument(f"--{name}", type=kind, default=default, help=text)
+
+    def add_repeated(name: str, text: str) -> None:
+        parser.add_argument(f"--{name}", action="append", default=[], help=f"{text}; may be repeated.")
+
+    add("by", "objective", "Key whose values are compared, such as temperature.")
+    add("within", None, "Key; compare the groups at each of its values.")
+    add_repeated("where", "KEY=VALUE that the compared runs have")
+    text = "Metric in evaluation.json; with a slash, such as val/knn_top1, its last value in metrics.csv."
+    add("metric", "knn_top1", text)
+    add("layer", "backbone", "Layer: backbone, hidden or projector.")
+    add("protocol", "macl", "Protocol of ssl-vision evaluate.")
+    add_repeated("row", "KEY=VALUE of the row, if the protocol has several rows of the metric")
+    add("baseline", None, "Compare all others with this value, instead of every two values.")
+    add_repeated("allow", "Further key that may differ")
+    add("alpha", 0.05, "Significance level of tests and intervals.")
+    add("output", None, f"Output file: {', '.join(_SUFFIXES)}.")
     return parser
-
-
-def _filtered(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
-    """Runs with all of these settings.
-
-    Raises:
-        InputError: No run has a setting, or none has its value.
-    """
-    selected = list(runs)
-    for condition in conditions:
-        key, value = key_value("--where", condition)
-        key = full_key(key, runs)
-        check_known(key, runs)
-        selected = [run for run in selected if matches(run.setting(key), value)]
-    if not selected:
-        raise InputError(f"none of {len(runs)} runs has {' and '.join(conditions)}")
-    return selected
-
-
-def _rows(within: str | None, comparisons: Mapping[str, Comparison]) -> list[dict[str, Any]]:
-    """A row for each pair, with its differences as text."""
-    return [
-        ({within: value} if within else {}) | row | {"differences": " ".join(map(repr, row["differences"]))}
-        for value, comparison in comparisons.items()
-        for row in (pair_row(comparison, pair) for pair in comparison.pairs)
-    ]
 
 
 def _draw(path: Path, comparisons: Mapping[str, Comparison], within: str | None) -> None:
@@ -193,8 +143,14 @@ def _draw(path: Path, comparisons: Mapping[str, Comparison], within: str | None)
             )  # fmt: skip
         ticks = list(comparisons) if within else names
         axes.set_xticks(range(len(ticks)), ticks)
-        unit = " in %" if first.metric.percent else f" in {first.metric.unit}" if first.metric.unit else ""
-        axes.set(xlabel=within or first.by, ylabel=f"{first.metric.long_title}{unit}")
+        unit = (
+            " in %"
+            if first.description.percent
+            else f" in {first.description.unit}"
+            if first.description.unit
+            else ""
+        )
+        axes.set(xlabel=within or first.by, ylabel=f"{first.description.long_title}{unit}")
         axes.spines[["right", "top"]].set_visible(False)
         if within:
             axes.legend(title=first.by, frameon=False)

@@ -1,16 +1,21 @@
-"""``ssl-vision runs``: a table of runs, read without opening a checkpoint."""
+"""``ssl-vision runs``: a table of runs, read without opening a checkpoint, and the keys of its columns."""
 
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ssl_vision.cli.parser import ArgumentParser
+from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.descriptions import description_of
-from ssl_vision.experiments.compare.keys import check_known, full_key, is_metric, key_value, matches, order
+from ssl_vision.errors import InputError
 from ssl_vision.progress import duration
-from ssl_vision.runs.registry import Run, find_runs
+from ssl_vision.runs.csv_files import names
+from ssl_vision.runs.evaluation_file import TEST_PREFIXES
+from ssl_vision.runs.registry import SHORT, Run, find_runs
+from ssl_vision.runs.settings import named_settings
 from ssl_vision.tables import aligned
 
 _KNN = description_of("val/knn_top1")
@@ -43,15 +48,9 @@ def run(args: Sequence[str]) -> None:
         InputError: There is no run, or no run has one of the keys.
     """
     parser = ArgumentParser(prog="ssl-vision runs", description=run.__doc__)
+    add_paths(parser)
     parser.add_argument(
-        "paths", nargs="*", type=str, help="Run directories, or directories of them (default: runs)."
-    )
-    parser.add_argument(
-        "--where",
-        action="append",
-        type=str,
-        default=[],
-        help="KEY=VALUE: list only runs with this setting; may be repeated.",
+        "--where", action="append", default=[], help="KEY=VALUE that the listed runs have; may be repeated."
     )
     parser.add_argument(
         "--sort", type=str | None, default=None, help="Key to sort by (default: the directory)."
@@ -64,58 +63,135 @@ def run(args: Sequence[str]) -> None:
         "--json", action="store_true", help="Print JSON, with times in seconds and accuracies from 0 to 1."
     )
     options = parser.parse_args(list(args))
-    print(_listing(options))
+    columns = [key for text in options.columns for key in text.split(",")] or list(_COLUMNS)
+    every = find_runs(options.paths)
+    full = {key: _known_key(key, every) for key in columns}
+    runs = filtered(every, options.where)
+    for damage in filter(None, (each.damage for each in every)):
+        print(f"ssl-vision runs: {damage}", file=sys.stderr)
+    if options.sort:
+        key = _known_key(options.sort, every)
+        runs.sort(key=lambda each: order(_plain(_value(each, key))), reverse=options.descending)
+        runs.sort(key=lambda each: _plain(_value(each, key)) is None)
+    elif options.descending:
+        runs.reverse()
+    rows = [{key: _value(each, name) for key, name in full.items()} for each in runs]
+    if options.json:
+        print(json.dumps([{key: _plain(value) for key, value in row.items()} for row in rows], indent=1))
+    elif rows:
+        titles = {"knn": _KNN.heading, "knn_split": f"{_KNN.title} measured on"}
+        left = next((i for i, key in enumerate(full) if key not in _LEFT_ALIGNED), len(full))
+        lines = [[_cell(key, value) for key, value in row.items()] for row in rows]
+        print(aligned([[titles.get(key, key) for key in full], *lines], left=max(1, left)))
+    else:
+        print(f"none of {len(every)} runs has {' and '.join(options.where)}")
 
 
-def _listing(options: Any) -> str:
-    """Return the table as text.
+def add_paths(parser: ArgumentParser) -> None:
+    """Add the argument with the directories of the runs."""
+    parser.add_argument("paths", nargs="*", default=["runs"], help="Run directories, or directories of them.")
+
+
+def full_key(key: str, runs: Sequence[Run], *, others: Sequence[str] = ()) -> str:
+    """Complete the name of a setting, such as ``temperature`` for ``model.objective.temperature``.
+
+    A key that a config has, a short name and a metric are returned as they are. Any other key is matched
+    with the last parts of all settings. If several match, the one that differs between the runs is meant.
+
+    Args:
+        key: setting, or with a slash, metric of training or evaluation.
+        runs: runs with readable configs.
+        others: further valid keys, for the suggestion in the message.
 
     Raises:
-        InputError: There is no run, or no run has one of the keys.
+        InputError: No run has the key, or several settings match and not exactly one of them differs; the
+            message suggests the closest key or lists the settings.
     """
-    columns = [key for text in options.columns for key in text.split(",")] or list(_COLUMNS)
-    filters = [key_value("--where", text) for text in options.where]
-    others = [key for key, _ in filters] + ([options.sort] if options.sort else [])
-    keys = list(dict.fromkeys([*columns, *others]))
-    runs = find_runs(options.paths or ["runs"])
-    undamaged = [run for run in runs if run.damage is None]
-    names = {key: key if key in _FACTS else full_key(key, undamaged) for key in keys}
-    rows = [_row(run, names) for run in runs]
-    for key in keys:
-        if key not in _FACTS and all(row[key] is None for row in rows):
-            check_known(names[key], undamaged, others=tuple(_FACTS))
-    rows = [row for row in rows if all(matches(row[key], value) for key, value in filters)]
-    if options.sort:
-        key = options.sort
-        rows.sort(key=lambda row: order(_plain(row[key])), reverse=options.descending)
-        rows.sort(key=lambda row: _plain(row[key]) is None)
-    elif options.descending:
-        rows.reverse()
-    rows = [{key: row[key] for key in columns} for row in rows]
-    if options.json:
-        plain = [{key: _plain(value) for key, value in row.items()} for row in rows]
-        return json.dumps(plain, indent=1)
-    if not rows:
-        return f"none of {len(runs)} runs has {' and '.join(options.where)}"
-    left = next((i for i, key in enumerate(columns) if key not in _LEFT_ALIGNED), len(columns))
-    titles = {"knn": _KNN.heading, "knn_split": f"{_KNN.title} measured on"}
-    heads = [titles.get(key, key) for key in columns]
-    lines = [[_cell(key, value) for key, value in row.items()] for row in rows]
-    return aligned([heads, *lines], left=max(1, left))
+    if "/" in key:
+        file = "evaluation.json" if key.startswith(TEST_PREFIXES) else "metrics.csv"
+        known = list(dict.fromkeys(name for run in runs for name in _metrics(run) if "/" in name))
+        if key in known:
+            return key
+    elif key == "name" or key in SHORT or any(run.whole_key(key) for run in runs):
+        return key
+    else:
+        settings = dict.fromkeys(name for run in runs for name, _ in named_settings(run.config))
+        similar = [name for name in settings if name.endswith(f".{key}")]
+        varying = [name for name in similar if len({str(run.setting(name)) for run in runs}) > 1]
+        candidates = varying or similar
+        if len(candidates) > 1:
+            raise InputError(f"'{key}' is ambiguous: choose one of {', '.join(sorted(candidates))}")
+        if candidates:
+            return candidates[0]
+        file, known = "config.yaml", [*others, *SHORT, *settings]
+    raise InputError(f"no run has '{key}' in its {file}{closest_match(key, known)}")
 
 
-def _row(run: Run, names: Mapping[str, str]) -> dict[str, Any]:
-    """The values of a run by the keys as they were given, of which ``names`` has the full names."""
-    if run.damage is not None:
-        print(f"ssl-vision runs: {run.damage}", file=sys.stderr)
-        return {key: {"run": str(run.folder.path), "status": "unreadable"}.get(key) for key in names}
-    return {key: _value(run, name) for key, name in names.items()}
+def _metrics(run: Run) -> Iterator[str]:
+    yield from names(run.folder.metrics_file)
+    with suppress(InputError):
+        yield from run.test_metrics
+
+
+def _known_key(key: str, runs: Sequence[Run]) -> str:
+    """Return the key of a column, completed as `full_key` does."""
+    readable = [run for run in runs if run.damage is None]
+    return key if key in _FACTS else full_key(key, readable, others=tuple(_FACTS))
+
+
+def filtered(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
+    """Return the runs that meet all conditions ``KEY=VALUE``.
+
+    Numbers are compared by value, everything else as text without regard to case.
+
+    Raises:
+        InputError: A condition has another form, or no run has its key.
+    """
+    selected = list(runs)
+    for condition in conditions:
+        key, text = key_value("--where", condition)
+        name = _known_key(key, runs)
+        selected = [run for run in selected if _matches(_value(run, name), text)]
+    return selected
 
 
 def _value(run: Run, key: str) -> Any:
+    if run.damage is not None:
+        return {"run": str(run.folder.path), "status": "unreadable"}.get(key)
     if key in _FACTS:
         return _FACTS[key](run)
-    return run.last(key) if is_metric(key) else run.setting(key)
+    return run.last(key) if "/" in key else run.setting(key)
+
+
+def _matches(value: Any, text: str) -> bool:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        with suppress(ValueError):
+            return value == float(text)
+        return False
+    return shown(value).lower() == text.lower()
+
+
+def key_value(option: str, text: str) -> tuple[str, str]:
+    """Split KEY=VALUE.
+
+    Raises:
+        InputError: The text has another form; the message names the option.
+    """
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise InputError(f"{option} {text}: expected KEY=VALUE")
+    return key, value
+
+
+def shown(value: Any) -> str:
+    """The value of a setting as in config.yaml."""
+    return "null" if value is None else str(value)
+
+
+def order(value: Any) -> tuple[bool, Any]:
+    """Sort key that puts numbers before text."""
+    number = isinstance(value, (int, float))
+    return (not number, value if number else str(value))
 
 
 def _cell(key: str, value: Any) -> str:

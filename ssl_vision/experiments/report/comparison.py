@@ -7,10 +7,8 @@ from markupsafe import Markup
 
 from ssl_vision.descriptions import described
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.compare.comparison import Comparison, compare
-from ssl_vision.experiments.compare.keys import shortened
-from ssl_vision.experiments.compare.metric_selector import MetricSelector
-from ssl_vision.experiments.compare.summary import group_table, notes, pair_table, summaries, title
+from ssl_vision.experiments.compare.comparison_tables import group_table, notes, pair_table, summaries, title
+from ssl_vision.experiments.compare.paired_comparison import Comparison, compare, shortened
 from ssl_vision.experiments.report.markup import COLOURS, macros, number, render
 from ssl_vision.experiments.report.page import Missing, Section
 from ssl_vision.runs.folder import significant
@@ -39,7 +37,7 @@ def section(runs: Sequence[Run], by: str | None = None) -> Section:
         if metric == _VALIDATED and comparisons:
             break
         try:
-            comparisons.append(compare(runs, by=by, selector=MetricSelector(metric=metric)))
+            comparisons.append(compare(runs, by=by, metric=metric))
         except InputError as error:
             reasons.append(str(error))
     if not comparisons:

@@ -17,7 +17,7 @@ from optuna.visualization import plot_contour, plot_intermediate_values, plot_sl
 
 from ssl_vision.descriptions import description_of, layer_of
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.compare.metric_selector import BASELINES
+from ssl_vision.experiments.compare.metric_values import BASELINES
 from ssl_vision.experiments.compare.statistics import t_interval
 from ssl_vision.experiments.report.markup import macros
 from ssl_vision.experiments.report.page import Section, render

@@ -85,7 +85,7 @@ def test_nothing_is_chosen_on_test_images(runs, capsys):
 
 
 def test_where_selects_runs(runs, capsys):
-    record = compare_runs("--where=temperature=0.2")
+    record = compare_runs("--where=temperature=0.2", "--where=status=finished")
     assert [group["name"] for group in record["groups"]] == ["InfoNCE", "MACL"]
     assert compare_error(capsys, "--where=temperature=3") == "none of 24 runs has temperature=3"
     assert "did you mean" in compare_error(capsys, "--where=temprature=3")
