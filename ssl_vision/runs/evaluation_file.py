@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 from ssl_vision.descriptions import LAYERS, description_of
 from ssl_vision.errors import InputError
-from ssl_vision.runs.folder import DATA_OF_ROOT
-from ssl_vision.runs.reading import read_json
-from ssl_vision.runs.settings import class_name
+from ssl_vision.runs.config import DATA_OF_ROOT, class_name
+from ssl_vision.runs.files import read_json
 
 Rows = list[dict[str, Any]]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from ssl_vision.runs.config import DATA_OF_ROOT, differences
 from ssl_vision.runs.evaluation_file import evaluation_summary
-from ssl_vision.runs.folder import DATA_OF_ROOT, differences
 
 OWN = {"data": {"class_path": "ssl_vision.data.CIFAR10", "init_args": {"root": "data"}}}
 BASE = {

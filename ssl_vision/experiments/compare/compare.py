@@ -12,7 +12,7 @@ from ssl_vision.experiments.compare.keys import check_known, full_key, key_value
 from ssl_vision.experiments.compare.metric_selector import MetricSelector
 from ssl_vision.experiments.compare.summary import as_dict, pair_row, part_of, part_within
 from ssl_vision.optional import needed
-from ssl_vision.runs.atomic_files import atomic_write, write_text
+from ssl_vision.runs.files import atomic_write, write_text
 from ssl_vision.runs.registry import Run, find_runs, readable
 from ssl_vision.tables import as_csv
 

@@ -14,7 +14,7 @@ from ssl_vision.errors import InputError, check
 from ssl_vision.experiments.compare.keys import check_known, full_key, is_metric, order, shortened, shown
 from ssl_vision.experiments.compare.metric_selector import MetricSelector, shared_conditions
 from ssl_vision.experiments.compare.statistics import Paired, holm, paired, t_interval
-from ssl_vision.runs.folder import significant
+from ssl_vision.runs.config import significant
 from ssl_vision.runs.registry import Run
 
 VALIDATED = "val/knn_top1"

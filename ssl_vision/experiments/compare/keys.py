@@ -6,10 +6,10 @@ from typing import Any
 
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.errors import InputError
-from ssl_vision.runs.csv_files import names
+from ssl_vision.runs.config import named_settings
 from ssl_vision.runs.evaluation_file import TEST_PREFIXES
+from ssl_vision.runs.files import read_csv
 from ssl_vision.runs.registry import SHORT, Run
-from ssl_vision.runs.settings import named_settings
 
 
 def is_metric(key: str) -> bool:
@@ -69,7 +69,7 @@ def _settings(runs: Sequence[Run]) -> dict[str, None]:
 
 
 def _metrics(run: Run) -> Iterator[str]:
-    yield from names(run.folder.metrics_file)
+    yield from read_csv(run.folder.metrics_file)[0]
     with suppress(InputError):
         yield from run.test_metrics
 

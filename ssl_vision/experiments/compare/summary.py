@@ -11,7 +11,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.experiments.compare.comparison import VALIDATED, Comparison, Group, Pair
 from ssl_vision.experiments.compare.keys import shown
 from ssl_vision.experiments.compare.statistics import smallest_wilcoxon_p
-from ssl_vision.runs.csv_files import names as column_names
+from ssl_vision.runs.files import read_csv
 from ssl_vision.runs.registry import Run
 from ssl_vision.tables import aligned, as_markdown
 
@@ -153,7 +153,7 @@ def accuracy_table(comparison: Comparison) -> Lines:
 
 def _accuracies(run: Run) -> list[str]:
     """Names of the accuracies in metrics.csv and evaluation.json."""
-    logged = (name for name in column_names(run.folder.metrics_file) if name.startswith("val/"))
+    logged = (name for name in read_csv(run.folder.metrics_file)[0] if name.startswith("val/"))
     measured: dict[str, float] = {}
     with suppress(InputError):
         measured = run.test_metrics

@@ -13,7 +13,7 @@ from ssl_vision.experiments.compare.metric_selector import MetricSelector
 from ssl_vision.experiments.compare.summary import group_table, notes, pair_table, summaries, title
 from ssl_vision.experiments.report.markup import COLOURS, macros, number, render
 from ssl_vision.experiments.report.page import Missing, Section
-from ssl_vision.runs.folder import significant
+from ssl_vision.runs.config import significant
 from ssl_vision.runs.registry import Run
 
 _VALIDATED = "val/knn_top1"
