@@ -27,6 +27,7 @@ from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.log import RunLog
 
 _ENDS = (signal.SIGINT, signal.SIGTERM)
+"""Signals that end a run."""
 
 
 class Interruption:
@@ -70,10 +71,6 @@ class Interruption:
             number = int(trainer.strategy.reduce(flag, reduce_op="max"))  # type: ignore[arg-type]
         return number
 
-    def ends(self, number: int) -> bool:
-        """Return True if a signal ends the run."""
-        return number in _ENDS
-
     def act(self, number: int) -> None:
         """Requeue the job or end the run, whose state has been saved.
 
@@ -89,7 +86,7 @@ class Interruption:
         if number == signal.SIGINT and self._asked:
             raise KeyboardInterrupt
         self._received = number
-        if self.ends(number):
+        if number in _ENDS:
             self._asked = True
             name = signal.Signals(number).name
             os.write(2, f"\n{name}: saving a checkpoint and stopping after this step\n".encode())
@@ -265,7 +262,7 @@ class ResumeCheckpoint(Checkpoint):
         """Commit a waiting checkpoint, then act on a received signal."""
         self._commit(trainer)
         number, self._signal = self._signal, 0
-        if self.interruption.ends(number):
+        if number in _ENDS:
             self._finish(trainer)
         self.interruption.act(number)
         if number:  # Lightning's requeue checkpoint is a copy of last.ckpt

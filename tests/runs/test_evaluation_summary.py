@@ -90,10 +90,6 @@ def test_root_identifies_dataset_of_user_files(name):
     assert not differences(own, other_root, moved=True)
 
 
-def test_summary_omits_row_with_invalid_description():
-    assert summary({"metric": "mine", "title": "mine", "direction": "sideways"}) == {}
-
-
 def test_summary_accepts_validation_split_but_no_other_test_folder():
     config = {
         "data": {"class_path": "ssl_vision.data.ImageFolder", "init_args": {"root": "x", "test": "test"}}
