@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from provenance import RESULTS, provenance
 
-from ssl_vision.runs.atomic_files import atomic_write
+from ssl_vision.runs.files import atomic_write
 from ssl_vision.runs.lock import Lock
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -28,8 +28,8 @@ from provenance import RESULTS
 from rows import CRITIC, Row
 from tables import GEOMETRY, TABLES
 
-from ssl_vision.runs.csv_files import last_value
 from ssl_vision.runs.evaluation_file import evaluation_summary
+from ssl_vision.runs.files import last_value
 from ssl_vision.runs.registry import Run, find_runs
 
 ROOT = Path(__file__).parent.parent

@@ -32,7 +32,7 @@ from ssl_vision.encoders import Encoder
 from ssl_vision.evaluation.measurement import kinds
 from ssl_vision.methods import Method
 from ssl_vision.objectives import Gate, MarginLoss, NegativeWeight, Objective, Ratio, TemperatureRule
-from ssl_vision.runs.settings import named_settings
+from ssl_vision.runs.config import named_settings
 
 BASES: dict[str, tuple[type, ...]] = {
     "data": (ImageData,),

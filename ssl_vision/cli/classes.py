@@ -26,7 +26,7 @@ from ssl_vision.cli.import_paths import class_paths, dotted_names, refusal, yaml
 from ssl_vision.cli.parser import one_line
 from ssl_vision.encoders import Timm
 from ssl_vision.errors import InputError
-from ssl_vision.runs.folder import above_home
+from ssl_vision.runs.config import above_home
 
 _PACKAGES = ("ssl_vision.data.", "ssl_vision.encoders.", "ssl_vision.methods.", "ssl_vision.objectives.")
 _FOLDERS = ("cache_dir", "path", "root", "test", "train")

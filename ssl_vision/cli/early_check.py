@@ -13,7 +13,7 @@ from ssl_vision.cli.recipes import with_recipes
 from ssl_vision.cli.suggestions import closest_match, closest_option
 from ssl_vision.descriptions import read_catalogue
 from ssl_vision.errors import InputError
-from ssl_vision.runs.reading import read_yaml
+from ssl_vision.runs.files import read_yaml
 from ssl_vision.runs.registry import Run
 
 _FLAGS = ("help", "h", "print_config")

@@ -39,15 +39,14 @@ from ssl_vision.cli.run_options import add_run_options, check_callbacks, check_t
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.quiet import quiet, without_noise
-from ssl_vision.runs.checkpoint import Checkpoint, remove_requeued
-from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO
-from ssl_vision.runs.checkpointing import ResumeCheckpoint
-from ssl_vision.runs.folder import RunFolder, below_home, derived_name, run_path
-from ssl_vision.runs.images_file import check_images
+from ssl_vision.runs.checkpoint import AtomicCheckpointIO, Checkpoint
+from ssl_vision.runs.checkpoint_schedule import ResumeCheckpoint, remove_requeued
+from ssl_vision.runs.config import below_home, derived_name
+from ssl_vision.runs.encoder_weights import start_from
+from ssl_vision.runs.folder import RunFolder, run_path
 from ssl_vision.runs.log import RunLog
-from ssl_vision.runs.record import RunRecord, early_stopping
+from ssl_vision.runs.record import RunRecord, check_images, early_stopping
 from ssl_vision.runs.registry import Run
-from ssl_vision.runs.weights import start_from
 from ssl_vision.tracking.wandb import mirror, mirror_ends, mirror_mode
 from ssl_vision.tracking.wandb_callback import WandbCallback
 

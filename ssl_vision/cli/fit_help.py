@@ -21,8 +21,8 @@ from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.descriptions import read_catalogue
 from ssl_vision.errors import InputError
 from ssl_vision.loading import load
-from ssl_vision.runs.reading import read_yaml
-from ssl_vision.runs.settings import named_settings
+from ssl_vision.runs.config import named_settings
+from ssl_vision.runs.files import read_yaml
 
 START = """\
 ssl-vision fit pretrains an encoder. Give at least one option:

@@ -10,8 +10,8 @@ from ssl_vision.data import ImageData
 from ssl_vision.descriptions import described, description_of
 from ssl_vision.progress import duration, epochs_text, number
 from ssl_vision.runs.checkpoint import Checkpoint
-from ssl_vision.runs.csv_files import last_value
-from ssl_vision.runs.folder import significant
+from ssl_vision.runs.config import significant
+from ssl_vision.runs.files import last_value
 from ssl_vision.runs.registry import Run
 
 

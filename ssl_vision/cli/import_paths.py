@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from ssl_vision.errors import InputError
-from ssl_vision.runs.reading import check_yaml, read_yaml
+from ssl_vision.runs.files import read_yaml
 
 ALLOW_CLASS = "--allow_class"
 _FILES = (".yaml", ".yml", ".json")
@@ -94,9 +94,8 @@ def _content(file: Path) -> Any:
 
 
 def yaml_texts(text: str) -> Any:
-    """Parse YAML with all scalars as strings; return None if the text is not YAML, or is too large."""
+    """Parse YAML with all scalars as strings; return None if the text is not YAML."""
     try:
-        check_yaml(text, where="the value")
         return yaml.load(text, Loader=yaml.BaseLoader)
     except (yaml.YAMLError, ValueError):
         return None

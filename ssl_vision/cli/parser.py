@@ -6,13 +6,11 @@ from argparse import Action
 from typing import Any, NoReturn
 
 import jsonargparse
-import yaml
-from jsonargparse import DefaultHelpFormatter, get_loader, set_loader
+from jsonargparse import DefaultHelpFormatter
 
 from ssl_vision.cli.choices import classes_of
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.errors import InputError
-from ssl_vision.runs.reading import check_yaml
 
 _LABELS = (
     "Does not validate", "Subtypes:", "Error:", "Errors:", "Given value", "Expected a <class 'NoneType'>",
@@ -21,16 +19,6 @@ _LABELS = (
 """Beginnings of lines of jsonargparse's messages that state no problem themselves."""
 
 _FACTORY = re.compile(r"^Type collections\.abc\.Callable\[.*\] expects a function or a callable class: ")
-_load_value = get_loader("yaml")
-
-
-def _load_bounded(text: str) -> Any:
-    """Parse the value of an option, unless it is too large or nested too deeply."""
-    check_yaml(text, where="the value")
-    return _load_value(text)
-
-
-set_loader("yaml", _load_bounded, exceptions=(yaml.YAMLError, InputError))
 
 
 class _HelpFormatter(DefaultHelpFormatter):

@@ -10,7 +10,8 @@ from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
-from ssl_vision.runs.folder import RunFolder, differences, listed
+from ssl_vision.runs.config import differences, listed
+from ssl_vision.runs.folder import RunFolder
 from ssl_vision.tracking.artifacts import SCHEME, fetched_checkpoint, requeued_checkpoint
 from ssl_vision.tracking.wandb import requeued_by_agent
 

@@ -31,8 +31,8 @@ from ssl_vision.pretrained.encoder_options import (
     with_classes,
 )
 from ssl_vision.pretrained.opened_run import ROOT_NEEDED, OpenedRun, open_run
+from ssl_vision.runs.config import class_name
 from ssl_vision.runs.evaluation_file import DEFAULT_PROTOCOL, evaluation_summary, merged, read_rows
-from ssl_vision.runs.settings import class_name
 from ssl_vision.tracking.wandb import mirror_rows
 
 _DESCRIPTION = """\

@@ -37,7 +37,7 @@ from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Method
 from ssl_vision.metrics.lidar import ViewScatter, joined_scatters, view_scatter
 from ssl_vision.metrics.rows import LazyRows
-from ssl_vision.runs.atomic_files import atomic_write
+from ssl_vision.runs.files import atomic_write
 
 _IMAGES_OF_MANY_VIEWS = 128
 """Number of images whose views are embedded before their statistics are computed."""

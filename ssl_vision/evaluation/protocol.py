@@ -16,7 +16,7 @@ from ssl_vision.evaluation.measurement import Measurement, kinds
 from ssl_vision.evaluation.probe import Linear, ProbeRule
 from ssl_vision.methods import Layers
 from ssl_vision.runs.evaluation_file import DEFAULT_PROTOCOL
-from ssl_vision.runs.reading import parse_yaml, read_text
+from ssl_vision.runs.files import parse_yaml, read_text
 
 _SHIPPED = Path(__file__).parent / "protocols"
 

@@ -16,8 +16,8 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.knn_measurement import KNN
 from ssl_vision.evaluation.measurement import labels_text
 from ssl_vision.evaluation.protocol import Protocol
-from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.runs.evaluation_file import Variant, stated_differences, variant_of
+from ssl_vision.runs.files import write_text
 from ssl_vision.tables import aligned, html_table
 
 _Column = tuple[str, Variant]

@@ -14,8 +14,7 @@ from ssl_vision.data.loading.fingerprint import digest_of_images
 from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError, check
 from ssl_vision.metrics.rows import LazyRows
-from ssl_vision.runs.folder import below_home, significant
-from ssl_vision.runs.settings import class_name
+from ssl_vision.runs.config import below_home, class_name, significant
 
 Labels = Literal["all", "1%", "5%", "10%", "20%", "30%", "50%"]
 

@@ -28,7 +28,7 @@ from ssl_vision.methods import Layers, Method
 from ssl_vision.pretrained.backbones import has_description, pretrained, read_backbone
 from ssl_vision.pretrained.opened_run import open_run
 from ssl_vision.runs.checkpoint import is_checkpoint
-from ssl_vision.runs.weights import load_encoder_weights, read_weights
+from ssl_vision.runs.encoder_weights import load_encoder_weights, read_weights
 
 _TAKEN = ("trained", "untrained", "pixels")
 """Names of the rows that an evaluation has without the option."""

@@ -15,8 +15,8 @@ from ssl_vision.errors import InputError
 from ssl_vision.hub import WEIGHTS
 from ssl_vision.pretrained.backbones import Pretrained
 from ssl_vision.pretrained.opened_run import OpenedRun
+from ssl_vision.runs.config import class_name, last_part
 from ssl_vision.runs.evaluation_file import preferred, read_rows
-from ssl_vision.runs.settings import class_name, last_part
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult

@@ -29,7 +29,7 @@ from ssl_vision.optional import needed
 from ssl_vision.pretrained.backbones import SUFFIX, Description, pretrained, read_backbone
 from ssl_vision.pretrained.encoder_options import add_encoder_options, described_encoder, with_classes
 from ssl_vision.pretrained.opened_run import open_run
-from ssl_vision.runs.atomic_files import atomic_write
+from ssl_vision.runs.files import atomic_write
 
 LayerName = Literal["backbone", "hidden", "projector"]
 Features = np.ndarray[tuple[int, ...], np.dtype[np.float32]]

@@ -19,7 +19,7 @@ from ssl_vision.optional import installed
 from ssl_vision.pretrained.backbones import Pretrained, pretrained
 from ssl_vision.pretrained.encoder_options import add_encoder_options, described_encoder, with_classes
 from ssl_vision.pretrained.opened_run import OpenedRun, open_run
-from ssl_vision.runs.atomic_files import atomic_write, write_text
+from ssl_vision.runs.files import atomic_write, write_text
 from ssl_vision.tracking.artifacts import log_encoder
 from ssl_vision.tracking.wandb import opened_mirror
 

@@ -16,7 +16,7 @@ from ssl_vision.encoders import Encoder, ResNet, Timm, as_encoder, build
 from ssl_vision.errors import InputError
 from ssl_vision.hub import is_address, local_file
 from ssl_vision.pretrained.backbones import Description, Pretrained, without_pretrained
-from ssl_vision.runs.weights import load_encoder_weights, read_weights
+from ssl_vision.runs.encoder_weights import load_encoder_weights, read_weights
 
 _OPTION = "--encoder"
 _TIMM = "timm/"

@@ -1,19 +1,22 @@
-"""Reading checkpoints written by ``ssl-vision fit``."""
+"""Checkpoint files: what a run adds to them, how they are read, and how they are written."""
 
+import os
 import pickle
 import warnings
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from ssl_vision._version import __version__
 from ssl_vision.errors import InputError
 from ssl_vision.hub import is_address
 from ssl_vision.lightning_private import epochs_done
+from ssl_vision.runs.files import parse_yaml, partial_file, rename
 from ssl_vision.runs.folder import RunFolder
-from ssl_vision.runs.reading import parse_yaml
 
 CHECKPOINT_KEY = "ssl_vision"
 """Key of what `RunRecord` adds to a checkpoint."""
@@ -64,13 +67,13 @@ def read_checkpoint(path: str | Path, *, verify: bool = False) -> Checkpoint:
     if not file.is_file():
         raise InputError(f"{file}: no such checkpoint{_runs_within(path)}")
     try:
-        if verify and zipfile.is_zipfile(file):
+        mapped = zipfile.is_zipfile(file)  # memory-mapped, so that the optimizer's state is never read
+        if verify and mapped:
             with zipfile.ZipFile(file) as archive:
                 if damaged := archive.testzip():
                     raise InputError(f"{file}: damaged, the checksum of {damaged} does not match")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the pickle protocol of files that are refused anyway
-            mapped = zipfile.is_zipfile(file)  # memory-mapped, so that the optimizer's state is never read
             content = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
         raise InputError(f"{file}: refused, it contains more than tensors and plain values") from error
@@ -79,28 +82,23 @@ def read_checkpoint(path: str | Path, *, verify: bool = False) -> Checkpoint:
     except Exception as error:
         raise InputError(f"{file}: not a readable checkpoint ({type(error).__name__})") from error
     try:
-        if not isinstance(content, dict) or not isinstance(record := content[CHECKPOINT_KEY], dict):
-            raise TypeError  # a tensor warns when it is indexed by a name
+        record = content[CHECKPOINT_KEY]
         version = record["version"]
         if _release(version) > _release(__version__):
             raise InputError(
                 f"{file}: written by ssl_vision {version}, but {__version__} is installed; update ssl_vision"
             )
-        config = parse_yaml(record["config"], where=f"{file}: its config")
-        state = content["state_dict"]
-        epoch = epochs_done(content)
-        if (
-            not _is_config(config)
-            or not isinstance(state, dict)
-            or not all(map(torch.is_tensor, state.values()))
-        ):
-            raise TypeError
-        online = content.get("callbacks", {}).get("OnlineProbe", {}).get("layer")
-        images, side, classes = (record.get(name) for name in ("images", "side", "classes"))
-        return Checkpoint(file, config, epoch, state, online, images, classes, side)
-    except InputError:
-        raise
-    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        return Checkpoint(
+            path=file,
+            config=parse_yaml(record["config"], where=f"{file}: its config"),
+            epoch=epochs_done(content),
+            state=content["state_dict"],
+            online=content.get("callbacks", {}).get("OnlineProbe", {}).get("layer"),
+            images=record.get("images"),
+            classes=record.get("classes"),
+            side=record.get("side"),
+        )
+    except (LookupError, TypeError, AttributeError) as error:
         raise InputError(f"{file}: was not written by ssl-vision fit; {OTHER_WEIGHTS}") from error
 
 
@@ -119,29 +117,121 @@ def is_checkpoint(path: Path) -> bool:
     return isinstance(content, dict) and CHECKPOINT_KEY in content
 
 
-def remove_requeued(folder: RunFolder) -> None:
-    """Delete the checkpoints of SLURM requeues, which Lightning would prefer to any other.
-
-    Raises:
-        InputError: a file of that name was not written by ``ssl-vision fit``.
-    """
-    for file in folder.path.glob("hpc_ckpt_*.ckpt"):
-        if not is_checkpoint(file):
-            raise InputError(f"{file}: not written by this run, but Lightning would resume from it; move it")
-        file.unlink()
-
-
-def _is_config(config: Any) -> bool:
-    """Return True for a dict with the sections of a run's config: seed, trainer, model and data."""
-    return (
-        isinstance(config, dict)
-        and isinstance(config["seed_everything"], int)
-        and isinstance(config["trainer"], dict)
-        and all(isinstance(config[part]["class_path"], str) for part in ("model", "data"))
-        and all(isinstance(config[part]["init_args"], dict) for part in ("model", "data"))
-    )
-
-
 def _release(version: str) -> tuple[int, ...]:
     """Return the major and minor version numbers."""
     return tuple(map(int, version.split(".")[:2]))
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes checkpoints to temporary files and renames them when they are complete and on disk.
+
+    If the process is killed or the disk fills up, the previous file remains. If a checkpoint cannot be
+    written, a warning is issued, training continues, and the file that it would have replaced is kept.
+
+    The file ``last`` is renamed only by `commit`, so that the corresponding rows of metrics.csv can be
+    written first. The file that it replaces is kept as ``previous``.
+
+    Args:
+        last: path of the last checkpoint.
+        previous: path of the checkpoint before it.
+        check: function that raises if the run directory must not be written; called before every write.
+    """
+
+    def __init__(self, last: Path, previous: Path, check: Callable[[], None] = lambda: None) -> None:
+        self.last, self.previous, self.check = last, previous, check
+        self._complete: tuple[Path, dict[str, Any]] | None = None
+        self._unwritten: dict[str, Any] | None = None
+        self._failed = False
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint; warn if it cannot be written."""
+        self.check()
+        target = Path(path)
+        try:
+            partial = _write_partial(checkpoint, target)
+            if target == self.last:
+                self._complete, self._unwritten = (partial, checkpoint), None
+            else:
+                rename(partial, target)
+                self._failed = False
+        except OSError as error:
+            _warn(target, error)
+            if target == self.last:
+                self._unwritten = checkpoint
+            else:
+                self._failed = True
+
+    def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Remove a checkpoint, unless the one that replaces it could not be written."""
+        if not self._failed:
+            super().remove_checkpoint(Path(path))
+
+    @property
+    def waiting(self) -> bool:
+        """True if a new ``last`` is complete and waits for `commit`."""
+        return self._complete is not None
+
+    def commit(self) -> None:
+        """Rename a waiting ``last``, if any; warn if that fails."""
+        if self._complete is None:
+            return
+        self.check()
+        (partial, checkpoint), self._complete = self._complete, None
+        try:
+            if self.last.exists():
+                self.previous.unlink(missing_ok=True)
+                try:
+                    os.link(self.last, self.previous)
+                except OSError:  # the file system has no hard links
+                    os.replace(self.last, self.previous)
+            rename(partial, self.last)
+        except OSError as error:
+            _warn(self.last, error)
+            self._unwritten = checkpoint
+
+    def discard(self) -> None:
+        """Delete a ``last`` that waits for `commit`."""
+        if self._complete is not None:
+            self._complete[0].unlink(missing_ok=True)
+            self._complete = None
+
+    def forget(self) -> None:
+        """Give up a ``last`` that could not be written: training will change the tensors in it."""
+        self._unwritten = None
+
+    def finish(self) -> None:
+        """Retry writing a ``last`` that could not be written.
+
+        Raises:
+            OSError: ``last`` cannot be written.
+        """
+        if self._unwritten is None:
+            return
+        checkpoint, self._unwritten = self._unwritten, None
+        try:
+            rename(_write_partial(checkpoint, self.last), self.last)
+        except OSError as error:
+            message = f"{self.last} cannot be written ({error.strerror}): the end of the run is lost"
+            raise OSError(error.errno, message) from error
+
+
+def _warn(target: Path, error: OSError) -> None:
+    warnings.warn(f"{target} cannot be written ({error.strerror}); training continues", stacklevel=3)
+
+
+def _write_partial(checkpoint: dict[str, Any], target: Path) -> Path:
+    """Write a checkpoint to a temporary file next to ``target``.
+
+    Raises:
+        OSError: the file cannot be written; it is deleted.
+    """
+    try:
+        with partial_file(target, ".partial") as partial, partial.open("wb") as file:
+            torch.save(checkpoint, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):  # torch's error for a full disk
+            raise error.__context__ from None
+        raise
+    return partial

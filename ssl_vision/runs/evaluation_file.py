@@ -1,15 +1,14 @@
 """Rows of evaluation.json: reading, merging and selecting them, and one name for each measurement."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ssl_vision.descriptions import LAYERS, description_of
 from ssl_vision.errors import InputError
-from ssl_vision.runs.folder import DATA_OF_ROOT
-from ssl_vision.runs.reading import read_json
-from ssl_vision.runs.settings import class_name
+from ssl_vision.runs.config import DATA_OF_ROOT, class_name
+from ssl_vision.runs.files import read_json
 
 Rows = list[dict[str, Any]]
 
@@ -40,9 +39,6 @@ _TRAINING = ("lr", "weight_decay", "options")
 _NEXT_OPTION = re.compile(r", (?=[a-z]\w* )")
 """Separator of the options in a row; the values of an option may contain commas."""
 
-_OTHER_FOLDER = {("folder", "val")}
-"""The validation split of a folder is in a subfolder other than that of the test split."""
-
 
 def chosen_fields(metric: object) -> set[str]:
     """Return the fields of a metric's rows that a grid search selects; other metrics have none."""
@@ -58,14 +54,11 @@ def read_rows(file: Path) -> Rows:
     if not file.exists():
         return []
     rows = read_json(file)
-    if not isinstance(rows, list) or not all(map(_is_row, rows)):
+    if not isinstance(rows, list) or not all(
+        isinstance(row, dict) and {"metric", "value"} <= row.keys() for row in rows
+    ):
         raise InputError(f"{file} is not a list of rows")
     return rows
-
-
-def _is_row(row: Any) -> bool:
-    number = isinstance(row, dict) and isinstance(row.get("value"), (int, float))
-    return number and isinstance(row.get("metric"), str)
 
 
 def own_data(config: Mapping[str, Any]) -> dict[str, str]:
@@ -180,11 +173,22 @@ def named_rows(
         config: config of the run.
         epoch: the epoch whose rows are taken.
     """
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, str], dict[Variant | None, Mapping[str, Any]]] = {}
     for row in rows_of_own_data(rows, config, epoch=epoch):
-        if "table" in _sections(row):
-            groups.setdefault(_name(row), []).append(row)
-    return dict(row for (place, metric), group in groups.items() for row in _variants(place, metric, group))
+        if "table" not in description_of(row["metric"], stored=row).sections:
+            continue
+        prefix, protocol = TEST_PREFIXES[row.get("split") != "test"], row.get("protocol", DEFAULT_PROTOCOL)
+        default = protocol == DEFAULT_PROTOCOL
+        metric = f"{row['metric']}{LAYERS.get(str(row.get('layer')), '')}"
+        # The default protocol has one row of each metric, which options of the command change.
+        group = groups.setdefault((prefix if default else f"{prefix}{protocol}/", metric), {})
+        group[None if default else variant_of(row)] = row
+    named = {}
+    for (place, metric), group in groups.items():
+        for variant, row in group.items():
+            stated = [] if variant is None else stated_differences(variant, filter(None, group))
+            named[f"{place}{''.join(f'{text}/' for text in stated)}{metric}"] = row
+    return named
 
 
 def rows_of_own_data(
@@ -206,37 +210,6 @@ def rows_of_own_data(
         and all(
             row.get(key) == value
             for key, value in data_of_run.items()
-            if (key, row.get("split")) not in _OTHER_FOLDER
+            if (key, row.get("split")) != ("folder", "val")  # which has a folder of its own
         )
     ]
-
-
-def _sections(row: Mapping[str, Any]) -> tuple[str, ...]:
-    try:
-        return description_of(str(row["metric"]), stored=row).sections
-    except ValueError:  # the description in the row is invalid
-        return ()
-
-
-def _name(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Split and protocol of a row, and its metric with the layer."""
-    prefix = TEST_PREFIXES[row.get("split") != "test"]
-    protocol = row.get("protocol", DEFAULT_PROTOCOL)
-    place = prefix if protocol == DEFAULT_PROTOCOL else f"{prefix}{protocol}/"
-    return place, f"{row['metric']}{LAYERS.get(str(row.get('layer')), '')}"
-
-
-def _variants(
-    place: str, metric: str, rows: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """For each variant of a metric, the last row.
-
-    The protocol ``macl`` has one row of each metric; options of the command change it.
-    """
-    single = rows[0].get("protocol", DEFAULT_PROTOCOL) == DEFAULT_PROTOCOL
-    groups: dict[Variant | None, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(None if single else variant_of(row), []).append(row)
-    for variant, members in groups.items():
-        stated = [] if variant is None else stated_differences(variant, filter(None, groups))
-        yield f"{place}{''.join(f'{text}/' for text in stated)}{metric}", members[-1]

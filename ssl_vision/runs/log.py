@@ -10,8 +10,7 @@ from typing import Any
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from ssl_vision.runs.atomic_files import replaced, sync
-from ssl_vision.runs.csv_files import names, rows
+from ssl_vision.runs.files import read_csv, replaced, sync
 
 Row = dict[str, str]
 
@@ -53,14 +52,9 @@ class RunLog(Logger):
         return ""
 
     @property
-    def log_dir(self) -> str:
-        """The run directory."""
-        return str(self._path.parent)
-
-    @property
     def save_dir(self) -> str:
         """The run directory."""
-        return self.log_dir
+        return str(self._path.parent)
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
@@ -159,13 +153,9 @@ class _Table:
 
     def keep_until(self, step: int) -> None:
         if self._path.exists():
-            columns = names(self._path)
-            if self._path.stat().st_size and not columns:
-                damaged = self._path.replace(self._path.with_suffix(".csv.damaged"))
-                warnings.warn(f"{self._path} has no header; it is now {damaged.name}", stacklevel=2)
-                return
+            columns, rows = read_csv(self._path)
             self._columns = columns or self._columns
-            earlier = (row for row in rows(self._path) if row["step"] < step)
+            earlier = (row for row in rows if row["step"] < step)
             self._rows = [{name: _format(value) for name, value in row.items()} for row in earlier]
             self._rewrite()
 

@@ -1,5 +1,7 @@
-"""Callback that records a run's config in the run directory, in checkpoints and in W&B."""
+"""What a run records of itself: its config and its images, in its directory and in every checkpoint."""
 
+import csv
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,12 @@ from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision._version import __version__
 from ssl_vision.data import ImageData
-from ssl_vision.data.loading.fingerprint import Fingerprint
-from ssl_vision.runs.atomic_files import atomic_write, write_text
-from ssl_vision.runs.checkpoint import CHECKPOINT_KEY
-from ssl_vision.runs.checkpoint_io import copy_checkpoint
-from ssl_vision.runs.folder import RunFolder, as_yaml
-from ssl_vision.runs.images_file import write_images
+from ssl_vision.data.loading.fingerprint import FileRecord, changes, digest_of_files
+from ssl_vision.errors import InputError
+from ssl_vision.runs.checkpoint import CHECKPOINT_KEY, Checkpoint
+from ssl_vision.runs.config import as_yaml
+from ssl_vision.runs.files import atomic_write, partial_file, rename, write_text
+from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.log import RunLog
 
 
@@ -47,9 +49,7 @@ class RunRecord(pl.Callback):
         self.config = config
         self.checkpoint = checkpoint
         self.check = check
-        self._images: Fingerprint | None = None
-        self._side: int | None = None
-        self._classes: list[str] | None = None
+        self._record: dict[str, Any] = {}
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -82,48 +82,99 @@ class RunRecord(pl.Callback):
         if self.checkpoint is None:
             self.folder.clear()
         write_text(self.folder.config_file, as_yaml(self.config))
-        if self.checkpoint is not None:
-            self._make_last(self.checkpoint)
+        if self.checkpoint is not None and self.checkpoint.resolve() != self.folder.last.resolve():
+            # If the run is killed before it saves another checkpoint, it continues from this one again.
+            with partial_file(self.folder.last, ".partial") as partial:
+                shutil.copyfile(self.checkpoint, partial)
+            rename(partial, self.folder.last)
+            self.folder.previous.unlink(missing_ok=True)
+        self._record = {"version": __version__, "config": as_yaml(self.config)}
+        self._record["threads"] = torch.get_num_threads()
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         if isinstance(data, ImageData):
-            self._images, self._side = data.fingerprint(), data.split("train").shape[-1]
-            write_images(self.folder.images_file, self._images.files)
-            if self.config.get("online_probe"):
-                self._classes = list(data.classes)
-        if isinstance(data, ImageData) and data.skipped:
-            lines = "".join(f"{name}\n" for name in data.skipped)
-            with atomic_write(self.folder.skipped_file) as partial:
-                partial.write_text(lines, encoding="utf-8", errors="surrogateescape")
+            self._record_images(data)
         for logger in trainer.loggers:
             if isinstance(logger, RunLog):
                 logger.keep_until(trainer.global_step, every=trainer.log_every_n_steps)  # type: ignore[attr-defined]
             if isinstance(logger, WandbLogger):
                 logger.experiment.config.update(dict(self.config), allow_val_change=True)
 
-    def _make_last(self, checkpoint: Path) -> None:
-        """Make the checkpoint that the run continues from its last one, as if nothing had followed it.
-
-        If the run is killed before it saves another one, it continues from the same step again. A damaged
-        last checkpoint, which cannot be that one, is replaced as well.
-        """
-        if checkpoint.resolve() != self.folder.last.resolve():
-            copy_checkpoint(checkpoint, self.folder.last)
-            self.folder.previous.unlink(missing_ok=True)
+    def _record_images(self, data: ImageData) -> None:
+        images = data.fingerprint()
+        self._record |= {"images": images.digest, "side": data.split("train").shape[-1]}
+        if self.config.get("online_probe"):
+            self._record["classes"] = list(data.classes)
+        write_images(self.folder.images_file, images.files)
+        if data.skipped:
+            lines = "".join(f"{name}\n" for name in data.skipped)
+            with atomic_write(self.folder.skipped_file) as partial:
+                partial.write_text(lines, encoding="utf-8", errors="surrogateescape")
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Add the config, the version of this package, digest and side of the images, and the classes."""
-        content: dict[str, Any] = {"version": __version__, "config": as_yaml(self.config)}
-        content["threads"] = torch.get_num_threads()
-        if self._images is not None:
-            content |= {"images": self._images.digest, "side": self._side}
-        if self._classes is not None:
-            content["classes"] = self._classes
-        checkpoint[CHECKPOINT_KEY] = content
+        checkpoint[CHECKPOINT_KEY] = self._record
 
 
 def early_stopping(trainer: pl.Trainer) -> str | None:
     """Return why early stopping has ended training; None if it has not."""
     messages = (callback.stopping_reason_message for callback in trainer.early_stopping_callbacks)
     return next(filter(None, messages), None)
+
+
+def write_images(file: Path, images: Mapping[str, FileRecord]) -> None:
+    """Write the list of a run's image files, if it has any."""
+    if not images:
+        return
+    with (
+        atomic_write(file) as partial,
+        partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as out,
+    ):
+        writer = csv.writer(out)
+        writer.writerow(("path", *FileRecord._fields))
+        writer.writerows((path, *record[:-1], int(record.decoded)) for path, record in images.items())
+
+
+def read_images(file: Path) -> dict[str, FileRecord]:
+    """Read the list of a run's image files; empty if the file does not exist or cannot be read."""
+    try:
+        with file.open(newline="", encoding="utf-8", errors="surrogateescape") as lines:
+            rows = csv.reader(lines)
+            next(rows, None)
+            return {
+                path: FileRecord(int(size), int(modified), content, decoded == "1")
+                for path, size, modified, content, decoded in rows
+            }
+    except (OSError, ValueError, csv.Error):
+        return {}
+
+
+def check_images(data: ImageData, checkpoint: Checkpoint) -> None:
+    """Refuse to continue a run if its images have changed; with ``--data.changed allow``, warn instead.
+
+    The images are compared by the digest in the checkpoint. ``images.csv`` in the run directory tells which
+    files changed; files whose size and modification time match it are not read again. Checkpoints of earlier
+    versions, which have no digest, are accepted.
+
+    Raises:
+        InputError: the images have changed, or cannot be read.
+    """
+    if checkpoint.images is None:
+        return
+    if data.download:
+        data.prepare_data()
+    before = read_images(RunFolder(checkpoint.path.parent.parent).images_file)
+    now = data.fingerprint(before)
+    if now.digest == checkpoint.images:
+        return
+    if not now.files:
+        description = f"{now.compared} of {type(data).__name__} differ"
+    elif digest_of_files(before) == checkpoint.images:
+        description = changes(before, now.files)
+    else:
+        description = "the run's images.csv does not list the changes"
+    message = f"{checkpoint.path}: the images have changed since it was written: {description}"
+    if data.changed == "refuse":
+        raise InputError(f"{message}; restore them, or continue with --data.changed allow")
+    rank_zero_warn(f"{message}; training continues on the current images")

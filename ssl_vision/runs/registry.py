@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ssl_vision.errors import InputError
-from ssl_vision.runs.csv_files import last_value, rows
+from ssl_vision.runs.config import class_name
 from ssl_vision.runs.evaluation_file import TEST_PREFIXES, evaluation_summary, preferred, read_rows
+from ssl_vision.runs.files import last_value, read_csv, read_yaml
 from ssl_vision.runs.folder import RunFolder
-from ssl_vision.runs.reading import read_yaml
-from ssl_vision.runs.settings import class_name
 
 SHORT = {
     "objective": "model.init_args.objective",
@@ -26,9 +25,6 @@ SHORT = {
 """Short names of common settings, and their keys in config.yaml."""
 
 _SECONDS = ("time/train_seconds", "time/val_seconds")
-
-_LAST_KEY = "wandb"
-"""Last key of every config.yaml; if it is missing, the file is incomplete."""
 
 _NO_RUNS = {"wandb", "checkpoints", "features"}
 """Directories in which runs are not searched."""
@@ -52,33 +48,9 @@ class Run:
     def config(self) -> dict[str, Any]:
         """The config of the run, from config.yaml.
 
-        If that file is damaged or incomplete, for example after a power failure, the copy in the last
-        checkpoint is read instead, which imports torch.
-
         Raises:
-            InputError: config.yaml is missing or damaged, and no checkpoint has a copy.
+            InputError: config.yaml is missing or damaged.
         """
-        return self._config_of_file if self.config_backup is None else self.config_backup
-
-    @cached_property
-    def config_backup(self) -> dict[str, Any] | None:
-        """The copy of a damaged or incomplete config.yaml in a checkpoint.
-
-        None if config.yaml is complete, or if no checkpoint can be read.
-        """
-        with suppress(InputError):
-            if _LAST_KEY in self._config_of_file:
-                return None
-        for file in (self.folder.last, self.folder.previous):
-            if file.is_file():
-                from ssl_vision.runs.checkpoint import read_checkpoint
-
-                with suppress(InputError):
-                    return read_checkpoint(file).config
-        return None
-
-    @cached_property
-    def _config_of_file(self) -> dict[str, Any]:
         config = read_yaml(self.folder.config_file)
         if not isinstance(config, dict):
             raise InputError(f"{self.folder.config_file} is not a table of keys and values")
@@ -164,12 +136,12 @@ class Run:
     @cached_property
     def history(self) -> list[dict[str, float]]:
         """The rows of metrics.csv as dicts of numbers, without empty cells."""
-        return rows(self.folder.metrics_file)
+        return read_csv(self.folder.metrics_file)[1]
 
     @cached_property
     def times(self) -> list[dict[str, float]]:
         """The rows of times.csv, as in `history`."""
-        return rows(self.folder.times_file)
+        return read_csv(self.folder.times_file)[1]
 
     def curve(self, metric: str) -> list[tuple[int, int, float]]:
         """Return the step, epoch and value of each logged value of a metric."""
@@ -201,16 +173,7 @@ class Run:
     def damage(self) -> InputError | None:
         """The error on reading config.yaml, metrics.csv or times.csv; None if there is none."""
         try:
-            _ = self.config
-        except InputError as error:
-            return error
-        return self.log_damage
-
-    @cached_property
-    def log_damage(self) -> InputError | None:
-        """The error on reading metrics.csv or times.csv; None if there is none or they do not exist."""
-        try:
-            _ = self.history, self.times
+            _ = self.config, self.history, self.times
         except InputError as error:
             return error
         return None
@@ -262,16 +225,16 @@ def find_runs(paths: Iterable[str | Path]) -> list[Run]:
     Raises:
         InputError: a path does not exist, or has no run at or below it.
     """
-    unique: dict[Path, Path] = {}
+    unique: dict[str, Path] = {}
     for path in map(Path, paths):
         path = path.expanduser()
         if not path.is_dir():
             raise InputError(f"{path}: no such directory")
-        folders = list(_below(path, set()))
+        folders = list(_below(path))
         if not folders:
             raise InputError(f"{path}: no run directory (one with a config.yaml) at or below this path")
         for folder in folders:
-            real = folder.resolve()
+            real = os.path.realpath(folder)
             unique[real] = min(unique.get(real, folder), folder, key=lambda path: len(path.parts))
     return [Run(folder) for folder in sorted(unique.values())]
 
@@ -298,21 +261,16 @@ def readable(runs: Iterable[Run], command: str) -> list[Run]:
     return undamaged
 
 
-def _below(path: Path, seen: set[str]) -> Iterator[Path]:
-    with os.scandir(path) as entries:
-        listed = list(entries)
-    if any(entry.name == "config.yaml" for entry in listed):
-        yield path
-        return
-    for entry in listed:
-        if entry.name.startswith(".") or entry.name in _NO_RUNS or not entry.is_dir():
-            continue
-        if entry.is_symlink():  # it may form a cycle
-            real = os.path.realpath(entry.path)
-            if real in seen:
-                continue
-            seen.add(real)
-        yield from _below(Path(entry.path), seen)
+def _below(path: Path) -> Iterator[Path]:
+    seen = set()
+    for folder, subfolders, files in os.walk(path, followlinks=True):
+        real = os.path.realpath(folder)
+        if "config.yaml" in files:
+            yield Path(folder)
+        if "config.yaml" in files or real in seen:  # a link may form a cycle
+            subfolders.clear()
+        seen.add(real)
+        subfolders[:] = sorted(name for name in subfolders if name[0] != "." and name not in _NO_RUNS)
 
 
 def _look_up(config: dict[str, Any], key: str) -> tuple[list[str], Any]:

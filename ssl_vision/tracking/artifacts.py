@@ -10,7 +10,7 @@ from pytorch_lightning.utilities import rank_zero_info
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
-from ssl_vision.runs.settings import class_name
+from ssl_vision.runs.config import class_name
 from ssl_vision.tracking.wandb import PROJECT
 
 SCHEME = "wandb://"

@@ -15,11 +15,10 @@ from pytorch_lightning.utilities import rank_zero_only
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.lightning_private import remove_anonymous
 from ssl_vision.quiet import quiet
-from ssl_vision.runs.atomic_files import write_text
-from ssl_vision.runs.folder import RunFolder, derived_group
-from ssl_vision.runs.reading import read_json
+from ssl_vision.runs.config import class_name, derived_group
+from ssl_vision.runs.files import read_json, write_text
+from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.registry import Run
-from ssl_vision.runs.settings import class_name
 
 PROJECT = "ssl_vision"
 _IDENTITY = {"id", "project", "group"}

@@ -33,7 +33,7 @@ from ssl_vision.objectives import (
     logit_margin,
     positive_similarity,
 )
-from ssl_vision.runs.csv_files import rows
+from ssl_vision.runs.files import read_csv
 from ssl_vision.runs.log import RunLog
 
 MEASURED = {"gradient", "shadow"}
@@ -128,7 +128,7 @@ def test_diagnostics_measure_at_their_own_interval():
 def test_only_rows_of_measured_steps_contain_diagnostics(tmp_path):
     log = RunLog(tmp_path / "metrics.csv")
     train(InfoNCE(), GradientDiagnostics(every=3), ShadowObjectives([DCL()], every=3), steps=8, logger=log)
-    steps = {row["step"]: {key.split("/")[0] for key in row} for row in rows(tmp_path / "metrics.csv")}
+    steps = {row["step"]: {key.split("/")[0] for key in row} for row in read_csv(tmp_path / "metrics.csv")[1]}
     place, logged = {"step", "epoch"}, {"step", "epoch", "train"}
     assert steps == {1: logged, 2: place | MEASURED, 3: logged, 5: logged | MEASURED, 7: logged}
 

@@ -23,7 +23,7 @@ from ssl_vision.metrics import (
     lidar,
     rank_correlation,
 )
-from ssl_vision.runs.folder import differences
+from ssl_vision.runs.config import differences
 
 SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 0}
 

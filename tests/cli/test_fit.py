@@ -25,7 +25,7 @@ from ssl_vision.main import main
 from ssl_vision.objectives import Contrastive, TwoViews
 from ssl_vision.pretrained.backbones import read_backbone
 from ssl_vision.runs.checkpoint import read_checkpoint
-from ssl_vision.runs.folder import derived_name
+from ssl_vision.runs.config import derived_name
 from ssl_vision.runs.registry import Run
 
 

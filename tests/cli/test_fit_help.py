@@ -24,7 +24,7 @@ from ssl_vision.descriptions import described
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.protocol import shipped
 from ssl_vision.main import main
-from ssl_vision.runs.reading import read_yaml
+from ssl_vision.runs.files import read_yaml
 
 SHORT_HELP = Path(fit.__file__).parent / "short_help.yaml"
 LISTED = {option.name: option for options in common_options().values() for option in options}

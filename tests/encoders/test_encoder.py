@@ -244,7 +244,7 @@ def test_unsupported_view_size_is_reported_with_fix(tmp_path, capsys):
 
 
 def test_timm_checkpoint_loads_as_initial_weights(tmp_path):
-    from ssl_vision.runs.weights import start_from
+    from ssl_vision.runs.encoder_weights import start_from
 
     timm_network = VIT().network
     torch.save({**timm_network.state_dict(), "head.weight": torch.zeros(10, 192)}, tmp_path / "vit.pth")

@@ -23,7 +23,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.hub import split_address
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
-from ssl_vision.runs.weights import start_from
+from ssl_vision.runs.encoder_weights import start_from
 
 NAME = f"{OWNER}/tiny-resnet"
 ADDRESS = f"hf://{NAME}"

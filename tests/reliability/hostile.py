@@ -474,19 +474,6 @@ def places(template: Path) -> Iterator[Case]:
 # ---------------------------------------------------------------------------------------------- damage
 
 
-def bomb(levels: int = 20) -> str:
-    """Return a few hundred bytes of YAML that expand to nine to the power of `levels` values."""
-    lines = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 9)}]" for n in range(levels)]
-    return "\n".join(lines) + "\n"
-
-
-def merge_bomb(levels: int = 12) -> str:
-    """Return a similar text with merge keys, which PyYAML itself expands."""
-    lines = ["m0: &m0 {a: 1}"]
-    lines += [f"m{n}: &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 9)}]}}" for n in range(1, levels)]
-    return "\n".join(lines) + "\n"
-
-
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -533,14 +520,9 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     "unreadable": lambda path: (path.parent.mkdir(exist_ok=True), path.touch(), path.chmod(0)),
 }
 TEXTS: dict[str, Callable[[Path], Any]] = {
-    "aliases": _rewritten(lambda content: bomb().encode()),
-    "merges": _rewritten(lambda content: merge_bomb().encode()),
-    "itself": _rewritten(lambda content: b"a: &a {b: *a}\n"),
     "deep": _rewritten(lambda content: b"[" * 100_000),
     "deep pairs": _rewritten(lambda content: b'{"a":' * 50_000 + b"1" + b"}" * 50_000),
     "deep, indented": _rewritten(lambda content: "".join(f"{' ' * n}a:\n" for n in range(1500)).encode()),
-    "long": _rewritten(lambda content: b"[" + b"1," * 3_000_000 + b"1]"),
-    "a long word": _rewritten(lambda content: b"a: " + b"x" * 8_000_000),
     "a list": _rewritten(lambda content: b"[1, 2]"),
     "a word": _rewritten(lambda content: b"word"),
     "a number": _rewritten(lambda content: b"3"),
@@ -679,33 +661,6 @@ def checkpoints(template: Path) -> Iterator[Case]:
     )
 
 
-WRONG: dict[str, Any] = {
-    "null": None, "word": "x", "number": 3, "list": [], "table": {}, "nan": float("nan"), "huge": 10**30,
-    "tensor": torch.zeros(2),
-}  # fmt: skip
-
-
-def changed_checkpoint(path: tuple[Any, ...], value: Any) -> Make:
-    """Change the value at a path in a checkpoint; `DELETED` removes the key."""
-
-    def make(here: Path) -> None:
-        file = here / "runs/a/checkpoints/last.ckpt"
-        content = torch.load(file, weights_only=True)
-        node: Any = content
-        for key in path[:-1]:
-            node = node[key]
-        if value is DELETED:
-            del node[path[-1]]
-        else:
-            node[path[-1]] = value
-        torch.save(content, file)
-
-    return make
-
-
-DELETED = object()
-
-
 def changed_config(key: str, value: Any) -> Make:
     """Change the value of a dotted key in the config of a checkpoint and in config.yaml."""
 
@@ -725,49 +680,6 @@ def changed_config(key: str, value: Any) -> Make:
 
 
 READ = {k: AGAIN[k] for k in ("evaluate", "export", "embed")}
-
-
-@category
-def contents(template: Path) -> Iterator[Case]:
-    """Undamaged checkpoints with invalid content."""
-    paths: list[tuple[Any, ...]] = [
-        ("ssl_vision",), ("ssl_vision", "version"), ("ssl_vision", "config"), ("state_dict",),
-        ("state_dict", "backbone.conv1.weight"), ("loops",), ("loops", "fit_loop", "epoch_progress", "current"),
-        ("loops", "fit_loop", "epoch_progress", "current", "processed"), ("callbacks",),
-    ]  # fmt: skip
-    for path, (kind, value) in itertools.product(paths, (WRONG | {"nothing": DELETED}).items()):
-        for name in (
-            ("export", "fit, further") if len(path) == 1 or kind in ("null", "tensor") else ("export",)
-        ):
-            yield Case(f"{name}: {'.'.join(path)} {kind}", AGAIN[name], changed_checkpoint(path, value))
-    for key in ("optimizer_states", "lr_schedulers", "global_step", "epoch", "pytorch-lightning_version", "callbacks",
-                "RandomBatches", "Digits"):  # fmt: skip
-        for kind in ("null", "word", "list", "huge"):
-            yield Case(
-                f"fit, further: {key} {kind}",
-                AGAIN["fit, further"],
-                changed_checkpoint((key,), WRONG[kind]),
-            )
-    for text, kind in ((bomb(), "aliases"), (merge_bomb(), "merges"), ("[" * 100_000, "deep"), ("", "empty"),
-                       ("\0", "null byte"), ("a: &a {b: *a}", "itself"), ("x: " + "y" * 8_000_000, "long")):  # fmt: skip
-        for name, args in AGAIN.items():
-            make = changed_checkpoint(("ssl_vision", "config"), text)
-            yield Case(f"{name}: config {kind}", args, make, seconds=3)
-    keys = ("model", "model.class_path", "model.init_args", "model.init_args.objective", "model.init_args.width",
-            "model.init_args.objective.class_path", "data", "data.class_path", "data.init_args",
-            "data.init_args.views", "data.init_args.views.size", "data.init_args.views.mean", "seed_everything",
-            "metrics", "metrics.k", "trainer", "trainer.max_epochs", "name")  # fmt: skip
-    values = {
-        "null": None,
-        "word": "no.such.Class",
-        "number": 3,
-        "list": [1],
-        "table": {"a": 1},
-        "nan": float("nan"),
-    }
-    for key, (kind, value) in itertools.product(keys, values.items()):
-        for name in READ if kind in ("word", "null") else ("evaluate",):
-            yield Case(f"{name}: {key} {kind}", READ[name], changed_config(key, value))
 
 
 # ---------------------------------------------------------------------------------------------- sizes
@@ -863,9 +775,9 @@ def written_files(template: Path) -> Iterator[Case]:
     yield from damaged(["w.pth"], DAMAGES, {"fit": [*FIT, "--initial_checkpoint={here}/w.pth"]})
     yield from damaged(["b.safetensors"], DAMAGES, {"embed": GOOD["embed"]})
     yield from damaged(["images/a/0.png"], DAMAGES, {"embed": [*GOOD["embed"], "--strict=true"]})
-    for text in ("{class_path: InfoNCE, init_args: {temperature: 1e-300}}", bomb(), merge_bomb(), "[" * 5000, "", "null",
+    for text in ("{class_path: InfoNCE, init_args: {temperature: 1e-300}}", "[" * 5000, "", "null",
                  "{class_path: os.system}", "{class_path: [1]}", "{init_args: {}}", "no.Such", "InfoNCE.temperature",
-                 "{class_path: InfoNCE, init_args: 3}", "MACL,InfoNCE", "\0", "{a: &a [*a]}"):  # fmt: skip
+                 "{class_path: InfoNCE, init_args: 3}", "MACL,InfoNCE", "\0"):  # fmt: skip
         yield Case(f"maps --objectives {text[:30]!r}", [*GOOD["maps"][:-1], text], seconds=10)
 
 

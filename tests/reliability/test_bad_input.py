@@ -68,11 +68,6 @@ def with_changed_checkpoint(change: Callable[[dict], object]) -> Callable[[Path,
     return make
 
 
-def with_config(text: str) -> Callable[[Path, Path], object]:
-    """Write here/other.ckpt, the finished run's checkpoint with another config."""
-    return with_changed_checkpoint(lambda content: content["ssl_vision"].update(config=text))
-
-
 def with_replaced_config_text(old: str, new: str) -> Callable[[Path, Path], object]:
     """Write here/other.ckpt, the finished run's checkpoint with ``old`` replaced by ``new`` in its config."""
     return with_changed_checkpoint(
@@ -128,10 +123,6 @@ def stl10(here: Path, **files: bytes) -> None:
         (here / "stl10_binary" / f"{name}.bin").write_bytes(value)
     (here / "stl10_binary" / "class_names.txt").write_text("\n".join("abcdefghij"))
 
-
-EXPONENTIAL_YAML = b"".join(
-    b"a%d: &a%d [%s]\n" % (n, n, b", ".join([b"*a%d" % (n - 1) if n else b"x"] * 9)) for n in range(20)
-)
 
 KEYS = [
     Case("no command of that name", "fti", r"unknown command 'fti', did you mean 'fit'\?"),
@@ -241,12 +232,6 @@ KEYS = [
         "fit --config={here}/c.yaml",
         r"{here}/c\.yaml, line 1: could not determine a constructor for the tag .*os\.system'",
         with_user_file("c.yaml", b"data: !!python/object/apply:os.system [x]"),
-    ),
-    Case(
-        "a file that holds itself",
-        "fit --config={here}/c.yaml",
-        r"{here}/c\.yaml: contains itself, or more than 10000 values",
-        with_user_file("c.yaml", b"data: &a {class_path: Digits, init_args: *a}"),
     ),
     Case("an absent file", "fit --config={here}/c.yaml", r"--config {here}/c\.yaml: no such file or recipe"),
 ]
@@ -727,21 +712,6 @@ CHECKPOINTS = [
                 "ssl_vision.objectives.MACL",
                 "no.such.Class",
                 r".*names the class no\.such\.Class, .*--allow_class no\.such\.Class; .*",
-            ),
-        ]
-    ),
-    *(
-        checkpoint_case("export", f"{name} for a config", line, with_config(text))
-        for name, text, line in [
-            (
-                "aliases without end",
-                EXPONENTIAL_YAML.decode(),
-                r"{here}/other\.ckpt: its config: contains itself, .*",
-            ),
-            (
-                "brackets",
-                "[" * 100_000,
-                r"{here}/other\.ckpt: its config(: nested more than 50 deep|, line 1: .* nesting depth)",
             ),
         ]
     ),

@@ -293,7 +293,7 @@ def test_killed_copy_of_a_checkpoint_into_a_new_run_can_be_repeated(tmp_path, re
         pass
 
     def die(source, target):
-        target.write(b"half of it")
+        target.write_bytes(b"half of it")
         raise Death
 
     def remove_nothing(self, missing_ok=False):
@@ -301,7 +301,7 @@ def test_killed_copy_of_a_checkpoint_into_a_new_run_can_be_repeated(tmp_path, re
 
     first = RunFolder(reference).last
     with monkeypatch.context() as killed:
-        killed.setattr(shutil, "copyfileobj", die)
+        killed.setattr(shutil, "copyfile", die)
         killed.setattr(Path, "unlink", remove_nothing)
         with pytest.raises(Death):
             fit(tmp_path, f"--ckpt_path={first}", "--trainer.max_epochs=4")
@@ -442,7 +442,7 @@ def test_run_killed_during_first_checkpoint_starts_from_scratch(tmp_path, refere
         if self._complete:
             raise Death
 
-    monkeypatch.setattr("ssl_vision.runs.checkpoint_io.AtomicCheckpointIO.commit", crashing_commit)
+    monkeypatch.setattr("ssl_vision.runs.checkpoint.AtomicCheckpointIO.commit", crashing_commit)
     with pytest.raises(Death):
         fit(tmp_path)
     monkeypatch.undo()

@@ -16,7 +16,7 @@ from settings import UNVALIDATED
 
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
-from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO, remove_partial
+from ssl_vision.runs.checkpoint import AtomicCheckpointIO
 from ssl_vision.runs.folder import RunFolder
 
 
@@ -155,7 +155,7 @@ def test_next_save_recreates_deleted_checkpoint_folder(tmp_path):
 
 def save_without_end(folder, ready):
     files = checkpoint_files(folder)
-    remove_partial(folder)
+    RunFolder(folder).remove_partial()
     ready.set()
     for n in range(1, 100_000):
         files.save_checkpoint({"n": n, "much": torch.full((2_000_000,), float(n))}, files.last)

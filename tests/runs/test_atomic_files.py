@@ -9,8 +9,8 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.feature_extractor import FeatureCache
 from ssl_vision.export.export import _file_name
 from ssl_vision.export.formats import FORMATS
-from ssl_vision.runs.atomic_files import atomic_write, write_text
-from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO, remove_partial
+from ssl_vision.runs.checkpoint import AtomicCheckpointIO
+from ssl_vision.runs.files import atomic_write, write_text
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.lock import Lock
 from ssl_vision.runs.log import RunLog
@@ -91,7 +91,6 @@ def test_clear_deletes_only_files_written_by_the_package(folder, precious):
     package_files = [run.metrics_file, run.times_file, run.weights_file, run.skipped_file]
     package_files += [run.evaluation_file, run.report_file, run.last, run.previous]
     package_files += [
-        folder / "evaluation_stl10.json",
         *(folder / f"{name}{end}" for name in exports for end in ("", ".md")),
     ]
     user_files = [
@@ -102,7 +101,7 @@ def test_clear_deletes_only_files_written_by_the_package(folder, precious):
         "checkpoints/notes.md",
         "checkpoints/mine.ckpt",
     ]
-    user_files += ["features/notes.pt", "config.yaml.old", "metrics.csv.bak", "evaluation_empty.json"]
+    user_files += ["features/notes.pt", "config.yaml.old", "metrics.csv.bak", "evaluation_stl10.json"]
     run.checkpoints.mkdir()
     for file in (run.config_file, *package_files):
         file.write_text(row)
@@ -110,26 +109,20 @@ def test_clear_deletes_only_files_written_by_the_package(folder, precious):
     package_files += run.features.iterdir()
     for name in user_files:
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("[]" if name.endswith("empty.json") else "{}")
-    (folder / "evaluation_link.json").symlink_to(precious)
+        (folder / name).write_text("{}")
     run.clear()
     assert [str(file) for file in package_files if file.exists()] == []
     remaining = {str(file.relative_to(folder)) for file in folder.rglob("*") if not file.is_dir()}
-    assert remaining == {*user_files, "evaluation_link.json", "config.yaml"}
+    assert remaining == {*user_files, "config.yaml"}
 
 
 def test_remove_partial_deletes_only_unfinished_training_files(folder):
-    unfinished = [
-        ".last.ckpt.0123abcd.partial",
-        ".last.ckpt.4711.partial",
-        ".0123abcd-metrics.csv",
-        ".89abcdef-config.yaml",
-    ]
-    user_files = [".notes.partial", ".last.ckpt.partial", ".0123abcd-notes.csv", "0123abcd-metrics.csv"]
+    unfinished = [".0123abcd-last.ckpt.partial", ".0123abcd-metrics.csv", ".89abcdef-config.yaml"]
+    user_files = [".notes.partial", "last.ckpt.partial", ".0123abcd-notes.csv", "0123abcd-metrics.csv"]
     (folder / ".dir.ckpt.4711.partial").mkdir()
     for name in unfinished + user_files:
         (folder / name).touch()
-    remove_partial(folder)
+    RunFolder(folder).remove_partial()
     assert {file.name for file in folder.iterdir() if file.is_file()} == set(user_files)
 
 

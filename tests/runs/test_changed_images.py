@@ -15,8 +15,9 @@ from ssl_vision.data import Digits, ImageFolder
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
-from ssl_vision.runs.folder import RunFolder, derived_name, differences
-from ssl_vision.runs.images_file import check_images, read_images, write_images
+from ssl_vision.runs.config import derived_name, differences
+from ssl_vision.runs.folder import RunFolder
+from ssl_vision.runs.record import check_images, read_images, write_images
 from ssl_vision.runs.registry import Run
 
 FOLDER = ["--data.image_size=8", "--data.views.size=8", "--data.eval_batch_size=8"]

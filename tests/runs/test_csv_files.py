@@ -2,9 +2,7 @@
 
 import random
 
-import pytest
-
-from ssl_vision.runs.csv_files import last_value, names, rows
+from ssl_vision.runs.files import last_value, read_csv
 from ssl_vision.runs.log import RunLog
 
 LOGGED = [{"a": 0.5, "b": 12.0}, {"a": 0.25}, {"b": -3.0}, {"a": 0.9312, "b": 1e-9}, {"a": 41.75, "b": 60.0}]
@@ -24,11 +22,12 @@ def test_readers_return_complete_rows_of_log_cut_at_any_byte(tmp_path):
         truncated.write_bytes(content[:size])
         lines = content[:size].count(b"\n")
         complete = [{"step": step} | LOGGED[step] for step in range(lines - 1)]
-        assert rows(truncated) == complete, content[:size]
-        assert names(truncated) == (["step", "epoch", "a", "b"] if lines else [])
+        columns, rows = read_csv(truncated)
+        assert rows == complete, content[:size]
+        assert columns == (["step", "epoch", "a", "b"] if lines else [])
         for name in ("a", "b"):
             values = [row[name] for row in complete if name in row]
-            assert last_value(rows(truncated), name) == (values[-1] if values else None)
+            assert last_value(rows, name) == (values[-1] if values else None)
 
 
 def test_a_continued_log_drops_a_row_that_was_cut_off(tmp_path):
@@ -55,18 +54,11 @@ def test_values_logged_at_one_step_share_a_row(tmp_path):
         if step > 3:  # every column is known
             assert path.stat().st_ino == inode
             assert path.read_bytes().startswith(content)
-    assert rows(path) == [{"step": step} | values for step, values in logged.items()]
-
-
-def test_log_without_a_header_is_kept_beside_the_new_one(tmp_path):
-    (tmp_path / "metrics.csv").write_bytes(b"\xff\xfe\n0,0,1\n")
-    with pytest.warns(UserWarning, match="metrics.csv has no header; it is now metrics.csv.damaged"):
-        RunLog(tmp_path / "metrics.csv").keep_until(1)
-    assert (tmp_path / "metrics.csv.damaged").read_bytes().endswith(b"0,0,1\n")
+    assert read_csv(path)[1] == [{"step": step} | values for step, values in logged.items()]
 
 
 def test_log_of_two_thousand_metrics_is_kept(tmp_path):
     log = RunLog(tmp_path / "metrics.csv")
     log.log_metrics({f"norm/{'x' * 50}{i}": float(i) for i in range(2000)}, step=0)
     RunLog(tmp_path / "metrics.csv").keep_until(1)
-    assert len(rows(tmp_path / "metrics.csv")[0]) == 2001
+    assert len(read_csv(tmp_path / "metrics.csv")[1][0]) == 2001

@@ -2,8 +2,8 @@
 
 import pytest
 
+from ssl_vision.runs.config import DATA_OF_ROOT, differences
 from ssl_vision.runs.evaluation_file import evaluation_summary
-from ssl_vision.runs.folder import DATA_OF_ROOT, differences
 
 OWN = {"data": {"class_path": "ssl_vision.data.CIFAR10", "init_args": {"root": "data"}}}
 BASE = {
@@ -88,10 +88,6 @@ def test_root_identifies_dataset_of_user_files(name):
     other_root = {"data": own["data"] | {"init_args": {"root": "b"}}}
     assert len(differences(own, other_root)) == 1
     assert not differences(own, other_root, moved=True)
-
-
-def test_summary_omits_row_with_invalid_description():
-    assert summary({"metric": "mine", "title": "mine", "direction": "sideways"}) == {}
 
 
 def test_summary_accepts_validation_split_but_no_other_test_folder():

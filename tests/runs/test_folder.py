@@ -3,7 +3,8 @@
 import pytest
 
 from ssl_vision.errors import InputError
-from ssl_vision.runs.folder import RunFolder, above_home, below_home, derived_name, differences
+from ssl_vision.runs.config import above_home, below_home, derived_name, differences
+from ssl_vision.runs.folder import RunFolder
 
 
 def config(epochs, **options):

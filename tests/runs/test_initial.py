@@ -13,7 +13,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 from ssl_vision.runs.checkpoint import read_checkpoint
-from ssl_vision.runs.weights import start_from
+from ssl_vision.runs.encoder_weights import start_from
 
 
 def fit(runs, *args):

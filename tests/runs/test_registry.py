@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 
@@ -167,15 +166,6 @@ def test_damaged_evaluation_is_named_in_error(tmp_path, text):
 def test_no_torch_is_imported():
     code = "import sys, ssl_vision.runs.registry as r; sys.exit('torch' in sys.modules or not r.find_runs)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-@pytest.mark.parametrize("text", ["", "\0\0", "name: tiny\nseed_everything: 7\n", "model: {", "just text"])
-def test_a_damaged_config_is_taken_from_the_checkpoint(tmp_path, tiny_run, text):
-    shutil.copytree(tiny_run, tmp_path / "run")
-    (tmp_path / "run" / "config.yaml").write_text(text)
-    assert Run(tmp_path / "run").config == Run(tiny_run).config
-    (tmp_path / "run" / "checkpoints" / "last.ckpt").write_bytes(b"")
-    assert Run(tmp_path / "run").config == Run(tiny_run).config  # from previous-last.ckpt
 
 
 @pytest.mark.parametrize("make", [os.mkdir, lambda path: os.symlink(path.name, path)])

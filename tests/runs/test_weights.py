@@ -8,7 +8,7 @@ from torch import nn
 
 from ssl_vision.encoders import ModuleEncoder, ResNet, Timm
 from ssl_vision.errors import InputError
-from ssl_vision.runs.weights import load_encoder_weights, read_weights
+from ssl_vision.runs.encoder_weights import load_encoder_weights, read_weights
 
 
 def load(encoder, path):

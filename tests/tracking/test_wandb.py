@@ -13,7 +13,8 @@ from wandb.sdk.lib import wbauth
 from wandb_records import flat, inspect, parts, records
 
 from ssl_vision.main import main
-from ssl_vision.runs.folder import RunFolder, derived_group
+from ssl_vision.runs.config import derived_group
+from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.registry import Run
 from ssl_vision.tracking.wandb import mirror_ends, mirror_mode, mirror_rows
 

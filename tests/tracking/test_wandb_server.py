@@ -20,7 +20,7 @@ from wandb_server import WandbServer, serve
 
 from ssl_vision.main import main
 from ssl_vision.runs.checkpoint import read_checkpoint
-from ssl_vision.runs.folder import derived_group
+from ssl_vision.runs.config import derived_group
 from ssl_vision.runs.registry import Run
 
 HELPERS = Path(__file__).parents[1] / "helpers"

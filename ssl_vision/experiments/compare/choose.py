@@ -12,7 +12,7 @@ from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.compare.runs_table import add_paths
-from ssl_vision.runs.folder import significant
+from ssl_vision.runs.config import significant
 from ssl_vision.runs.registry import Run, find_runs, readable
 from ssl_vision.tables import aligned
 

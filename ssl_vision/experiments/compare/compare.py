@@ -11,7 +11,7 @@ from ssl_vision.experiments.compare.comparison_tables import as_dict, pair_stati
 from ssl_vision.experiments.compare.paired_comparison import Comparison, best_values, compare, compare_within
 from ssl_vision.experiments.compare.runs_table import add_paths, filtered, full_key, key_value, shown
 from ssl_vision.optional import needed
-from ssl_vision.runs.atomic_files import atomic_write, write_text
+from ssl_vision.runs.files import atomic_write, write_text
 from ssl_vision.runs.registry import find_runs, readable
 from ssl_vision.tables import as_csv
 

@@ -12,7 +12,7 @@ from ssl_vision.experiments.compare.metric_values import BASELINES
 from ssl_vision.experiments.compare.paired_comparison import VALIDATED, Comparison, Group, Pair
 from ssl_vision.experiments.compare.runs_table import shown
 from ssl_vision.experiments.compare.statistics import smallest_wilcoxon_p
-from ssl_vision.runs.csv_files import names as column_names
+from ssl_vision.runs.files import read_csv
 from ssl_vision.runs.registry import Run
 from ssl_vision.tables import aligned, as_markdown
 
@@ -189,7 +189,7 @@ def _accuracy_table(comparison: Comparison) -> Lines:
 
 def _accuracies(run: Run) -> list[str]:
     """Names of the accuracies in metrics.csv and evaluation.json."""
-    logged = [name for name in column_names(run.folder.metrics_file) if name.startswith("val/")]
+    logged = [name for name in read_csv(run.folder.metrics_file)[0] if name.startswith("val/")]
     with suppress(InputError):
         logged += run.test_metrics
     return [name for name in logged if description_of(name).percent]

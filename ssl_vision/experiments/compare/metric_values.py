@@ -9,8 +9,8 @@ from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.descriptions import layer_of
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.compare.runs_table import shown
+from ssl_vision.runs.config import DATA_OF_ROOT
 from ssl_vision.runs.evaluation_file import OUTCOME, TEST_PREFIXES, chosen_fields, preferred
-from ssl_vision.runs.folder import DATA_OF_ROOT
 from ssl_vision.runs.registry import Run
 
 BASELINES = {"untrained network": "untrained", "raw pixels": "pixels"}

@@ -19,7 +19,7 @@ from ssl_vision.experiments.compare.metric_values import (
 )
 from ssl_vision.experiments.compare.runs_table import full_key, order, shown
 from ssl_vision.experiments.compare.statistics import Paired, holm, paired, t_interval
-from ssl_vision.runs.folder import significant
+from ssl_vision.runs.config import significant
 from ssl_vision.runs.registry import SHORT, Run
 
 VALIDATED = "val/knn_top1"

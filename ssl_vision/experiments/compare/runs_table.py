@@ -12,10 +12,10 @@ from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.descriptions import description_of
 from ssl_vision.errors import InputError
 from ssl_vision.progress import duration
-from ssl_vision.runs.csv_files import names
+from ssl_vision.runs.config import named_settings
 from ssl_vision.runs.evaluation_file import TEST_PREFIXES
+from ssl_vision.runs.files import read_csv
 from ssl_vision.runs.registry import SHORT, Run, find_runs
-from ssl_vision.runs.settings import named_settings
 from ssl_vision.tables import aligned
 
 _KNN = description_of("val/knn_top1")
@@ -128,7 +128,7 @@ def full_key(key: str, runs: Sequence[Run], *, others: Sequence[str] = ()) -> st
 
 
 def _metrics(run: Run) -> Iterator[str]:
-    yield from names(run.folder.metrics_file)
+    yield from read_csv(run.folder.metrics_file)[0]
     with suppress(InputError):
         yield from run.test_metrics
 

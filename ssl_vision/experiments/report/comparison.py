@@ -11,7 +11,7 @@ from ssl_vision.experiments.compare.comparison_tables import group_table, notes,
 from ssl_vision.experiments.compare.paired_comparison import Comparison, compare, shortened
 from ssl_vision.experiments.report.markup import COLOURS, macros, number, render
 from ssl_vision.experiments.report.page import Missing, Section
-from ssl_vision.runs.folder import significant
+from ssl_vision.runs.config import significant
 from ssl_vision.runs.registry import Run
 
 _VALIDATED = "val/knn_top1"

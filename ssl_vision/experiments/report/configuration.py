@@ -7,9 +7,8 @@ from markupsafe import Markup
 
 from ssl_vision.experiments.report.markup import macros
 from ssl_vision.experiments.report.page import Section
-from ssl_vision.runs.folder import as_yaml
+from ssl_vision.runs.config import as_yaml, named_settings
 from ssl_vision.runs.registry import Run
-from ssl_vision.runs.settings import named_settings
 
 _PLACES = {"name", "runs_dir"}
 """Keys that differ between all runs."""

@@ -30,8 +30,8 @@ from ssl_vision.experiments.report.context import ReportContext
 from ssl_vision.experiments.report.page import Missing, Section, render
 from ssl_vision.experiments.report.sprite_sheet import SpriteSheet
 from ssl_vision.experiments.report.wandb_media import mirror_media
-from ssl_vision.runs.atomic_files import write_text
-from ssl_vision.runs.folder import below_home
+from ssl_vision.runs.config import below_home
+from ssl_vision.runs.files import write_text
 from ssl_vision.runs.registry import Run, find_runs, readable
 
 

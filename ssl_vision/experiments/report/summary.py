@@ -15,8 +15,8 @@ from ssl_vision.experiments.report.markup import macros, render
 from ssl_vision.experiments.report.page import Missing
 from ssl_vision.experiments.report.sprite_sheet import SpriteSheet
 from ssl_vision.progress import duration, epochs_text
+from ssl_vision.runs.config import DATA_OF_ROOT, below_home
 from ssl_vision.runs.evaluation_file import VARIANTS, chosen_fields, rows_of_own_data
-from ssl_vision.runs.folder import DATA_OF_ROOT, below_home
 from ssl_vision.runs.registry import Run
 
 _VALIDATED, _RANK, _LOSS = map(description_of, ("val/knn_top1", "val/rankme", "train/loss"))

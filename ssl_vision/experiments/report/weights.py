@@ -11,7 +11,7 @@ import numpy as np
 from ssl_vision.experiments.report.curves import line, steps_per_epoch
 from ssl_vision.experiments.report.markup import COLOURS, macros, number, numbers
 from ssl_vision.experiments.report.page import Missing, Section
-from ssl_vision.runs.csv_files import rows
+from ssl_vision.runs.files import read_csv
 from ssl_vision.runs.registry import Run
 
 SHADES = [[0, "rgba(40,140,210,0)"], [1, "rgba(40,140,210,0.75)"]]
@@ -87,7 +87,7 @@ def _histogram(run: Run, known: Sequence[float]) -> tuple[list[dict[str, Any]], 
         run: the run.
         known: quantiles of the logit margin, which the outer bins contain.
     """
-    logged = rows(run.folder.weights_file)
+    logged = read_csv(run.folder.weights_file)[1]
     bins = _bins(logged[-1]) if logged else {}
     logged = [row for row in logged if all(name in row for name in bins)]
     if len(bins) < 2:

@@ -20,7 +20,7 @@ from ssl_vision.experiments.reproduce.paper import (
     TableMetric,
     ordered,
 )
-from ssl_vision.runs.reading import read_yaml
+from ssl_vision.runs.files import read_yaml
 
 _PROTOCOLS = files("ssl_vision.evaluation") / "protocols"
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")

@@ -10,12 +10,10 @@ from ssl_vision.cli.recipes import CONFIGS, find_recipe
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.reproduce.paper import Options, Paper, TableCell, TableMetric
 from ssl_vision.experiments.sweeps.trials import evaluate_arguments
-from ssl_vision.runs.atomic_files import write_text
+from ssl_vision.runs.config import below_home, class_name, differences, last_part, named_settings
 from ssl_vision.runs.evaluation_file import preferred
-from ssl_vision.runs.folder import below_home, differences
-from ssl_vision.runs.reading import parse_yaml, read_text, read_yaml
+from ssl_vision.runs.files import parse_yaml, read_text, read_yaml, write_text
 from ssl_vision.runs.registry import Run
-from ssl_vision.runs.settings import class_name, last_part, named_settings
 
 _SETTLED = ("name", "runs_dir", "seed_everything", "ckpt_path", "overwrite", "config", "c")
 _DEVICES = ("trainer.devices", "trainer.num_nodes")

@@ -20,7 +20,7 @@ from ssl_vision.experiments.reproduce.rendering import Result, as_json, as_latex
 from ssl_vision.experiments.reproduce.smoke_test import smoke_test_markdown, smoke_test_rows
 from ssl_vision.experiments.reproduce.training import PaperRunner, time_text
 from ssl_vision.experiments.sweeps.runner import slots
-from ssl_vision.runs.atomic_files import write_text
+from ssl_vision.runs.files import write_text
 from ssl_vision.tables import as_csv
 
 _MOST_SEEDS = 1000

@@ -19,7 +19,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from ssl_vision.errors import InputError
 from ssl_vision.optional import needed
-from ssl_vision.runs.atomic_files import appended
+from ssl_vision.runs.files import appended
 from ssl_vision.runs.lock import HELD, Lock
 
 _PR_SET_PDEATHSIG = 1

@@ -21,10 +21,9 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.sweeps.sweep_file import changed_keys
 from ssl_vision.experiments.sweeps.trials import Plan, Trial, optuna_params, random_trials, suggested_trial
-from ssl_vision.runs.atomic_files import write_text
+from ssl_vision.runs.files import read_text, write_text
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.lock import Lock
-from ssl_vision.runs.reading import read_text
 
 ATTEMPTS = 3
 """Maximum number of attempts at a trial that fails."""

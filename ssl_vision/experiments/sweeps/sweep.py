@@ -25,8 +25,8 @@ from ssl_vision.experiments.sweeps.runner import Submitit, slots, submitted
 from ssl_vision.experiments.sweeps.sweep_file import Choice, SweepFile, parse_sweep
 from ssl_vision.experiments.sweeps.trials import Plan, is_fit, named_trial, short_names
 from ssl_vision.optional import needed
+from ssl_vision.runs.files import read_text
 from ssl_vision.runs.folder import run_path
-from ssl_vision.runs.reading import read_text
 
 _NOT_HERE = {
     "--overwrite": "delete the directory of the sweep, or choose another --name",

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ssl_vision.cli.suggestions import check_keys, closest_match
 from ssl_vision.errors import InputError
-from ssl_vision.runs.reading import parse_yaml, read_text
+from ssl_vision.runs.files import parse_yaml, read_text
 
 METHODS = ("grid", "random", "bayes")
 DISTRIBUTIONS = ("constant", "categorical", "int_uniform", "uniform", "q_uniform", "log_uniform_values")

@@ -25,8 +25,8 @@ from ssl_vision.experiments.sweeps.study import Record
 from ssl_vision.experiments.sweeps.sweep_file import SweepMetric
 from ssl_vision.experiments.sweeps.trials import label
 from ssl_vision.progress import number
-from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.runs.evaluation_file import named_rows
+from ssl_vision.runs.files import write_text
 from ssl_vision.runs.registry import Run
 from ssl_vision.tables import as_csv, as_markdown
 
@@ -87,14 +87,13 @@ class SweepResults:
         lines = []
         for record in self.records:
             run = self.runs[record.trial.name]
-            epochs, seconds = (run.epoch, run.seconds) if run.log_damage is None else (0, None)
             lines.append({
                 "name": record.trial.name,
                 **self._columns(record.trial.varied),
                 "state": record.state,
                 self.metric.name: record.value,
-                "epochs": epochs or None,
-                "seconds": None if seconds is None else round(seconds, 1),
+                "epochs": run.epoch or None,
+                "seconds": None if run.seconds is None else round(run.seconds, 1),
                 **self._values(self.measured[record.trial.name]),
                 "note": record.note,
             })  # fmt: skip
@@ -298,7 +297,7 @@ def _study(results: SweepResults, name: str) -> optuna.Study:
     }
     for record in records:
         run = results.runs[record.trial.name]
-        curve = run.curve(metric) if name == metric and run.log_damage is None else []
+        curve = run.curve(metric) if name == metric else []
         study.add_trial(create_trial(
             state=TrialState.COMPLETE if record.state == "finished" else TrialState.PRUNED,
             value=scale * (values[record.trial.name] or 0.0),

@@ -16,7 +16,7 @@ from typing import Any
 from ssl_vision.cli.import_paths import names_in_command
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.sweeps.sweep_file import WHOLE, Choice, SweepFile, parse_sweep
-from ssl_vision.runs.settings import class_name
+from ssl_vision.runs.config import class_name
 
 _ENVIRONMENT = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.,=+-]+")

@@ -112,7 +112,7 @@ class Worker(Runner[TrialProcess]):
         if self.study.file.early is None or process.protocols or process.pruned:
             return
         size = run.folder.metrics_file.stat().st_size if run.folder.metrics_file.exists() else 0
-        if size > process.metrics_size and run.log_damage is None:
+        if size > process.metrics_size:
             process.metrics_size = size
             values = [value for _, _, value in run.curve(self.study.file.metric.name)]
             process.pruned = self.study.ends_early(process.claim, values)
@@ -134,7 +134,7 @@ class Worker(Runner[TrialProcess]):
             self._notes.append(note)
             parts = [] if value is None else [f"{name} {description_of(name).text(value, '.4g')}"]
             parts += [note] if note else []
-            if run.log_damage is None and run.seconds is not None:
+            if run.seconds is not None:
                 parts.append(f"{epochs_text(run.epoch)}, {run.seconds:.0f} s")
             outcome = f"{state}: " * (state != "finished") + "; ".join(parts)
         process.claim.lock.release()
@@ -219,8 +219,6 @@ def _outcome(run: Run, metric: str, code: int, last_line: str) -> tuple[str, flo
     """Return the state of a trial, the last value of its metric, and the reason of a failure."""
     if code:
         return "failed", None, f"{_ending(code)}: {last_line}"
-    if run.log_damage is not None:
-        return "failed", None, str(run.log_damage)
     value = run.last(metric)
     if value is not None:
         finite = math.isfinite(value)

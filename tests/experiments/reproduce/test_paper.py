@@ -18,7 +18,7 @@ from ssl_vision.experiments.reproduce.paper import extended, published_number
 from ssl_vision.experiments.reproduce.paper_file import read_paper
 from ssl_vision.experiments.reproduce.paper_run import PaperRun, options_of
 from ssl_vision.main import main
-from ssl_vision.runs.folder import differences
+from ssl_vision.runs.config import differences
 
 FILES = sorted((CONFIGS / "paper").glob("*.yaml"))
 MACL = CONFIGS / "paper" / "macl.yaml"

@@ -15,8 +15,7 @@ from ssl_vision.errors import InputError, check
 from ssl_vision.experiments.report.maps.drawing import draw
 from ssl_vision.experiments.report.maps.gradient_factors import doubles, gradient_factors, scaling
 from ssl_vision.experiments.report.maps.simulation import Maps, angles, simulated
-from ssl_vision.runs.atomic_files import atomic_write
-from ssl_vision.runs.reading import parse_yaml
+from ssl_vision.runs.files import atomic_write, parse_yaml
 
 FORMATS = (".svg", ".png", ".pdf")
 

@@ -112,16 +112,13 @@ def read_weights(path: Path, *, option: str) -> dict[str, Tensor]:
     state = {
         f"{key}{name}": tensor
         for key, values in states.items()
-        if isinstance(values, dict) and all(map(_is_entry, values.items()))
+        if isinstance(values, dict)
+        and all(isinstance(name, str) and torch.is_tensor(tensor) for name, tensor in values.items())
         for name, tensor in values.items()
     }
     if not state:
         raise InputError(f"{path}: not a state dict that maps names to tensors")
     return state
-
-
-def _is_entry(entry: tuple[Any, Any]) -> bool:
-    return isinstance(entry[0], str) and torch.is_tensor(entry[1])
 
 
 def load_encoder_weights(encoder: Encoder, state: Mapping[str, Tensor], path: Path, *, options: str) -> str:

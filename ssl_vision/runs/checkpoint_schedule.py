@@ -1,25 +1,95 @@
-"""The checkpoint that a run continues from."""
+"""When a run saves the checkpoint that it continues from: after epochs and steps, and at a signal."""
 
-from pathlib import Path
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.utilities import rank_zero_warn
 
+from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.lightning_private import (
     batches_of_epoch,
     progress_before_validation,
     replace_progress,
     restarted_within_epoch,
     stops_after_batch,
+    take_sigterm,
     validate_after,
 )
-from ssl_vision.runs.checkpoint import remove_requeued
-from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO, remove_partial
+from ssl_vision.runs.checkpoint import AtomicCheckpointIO, is_checkpoint
 from ssl_vision.runs.folder import RunFolder
-from ssl_vision.runs.interruption import Interruption
 from ssl_vision.runs.log import RunLog
+
+_ENDS = (signal.SIGINT, signal.SIGTERM)
+"""Signals that end a run."""
+
+
+class Interruption:
+    """Records signals during training, so that the run acts on them when its state is consistent.
+
+    A second Ctrl-C stops the run immediately. If Lightning requeues a SLURM job on a signal, its handler,
+    which saves a checkpoint, is called between two steps instead of immediately.
+    """
+
+    def __init__(self) -> None:
+        self._received = 0
+        self._asked = False
+        self._before: dict[int, Any] = {}
+        self._requeue: dict[int, Callable[[int, None], None]] = {}
+
+    def listen(self, trainer: pl.Trainer) -> None:
+        """Start to record signals."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        environment: Any = getattr(trainer.strategy, "cluster_environment", None)
+        auto_requeue = getattr(environment, "auto_requeue", False)
+        requeue = getattr(environment, "requeue_signal", None) if auto_requeue else None
+        if requeue is not None and callable(signal.getsignal(requeue)):
+            self._requeue[requeue] = signal.getsignal(requeue)  # type: ignore[assignment]
+        for number in (*_ENDS, *self._requeue):
+            self._before[number] = signal.signal(number, self._note)
+        if take_sigterm(trainer):  # since Lightning has handled signals
+            self._note(signal.SIGTERM, None)
+
+    def stop_listening(self) -> None:
+        """Restore the previous signal handlers."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def agreed(self, trainer: pl.Trainer) -> int:
+        """Return the signal that any process has received since the last call, or 0."""
+        number, self._received = self._received, 0
+        if trainer.world_size > 1:
+            flag = torch.tensor(number, device=trainer.strategy.root_device)
+            number = int(trainer.strategy.reduce(flag, reduce_op="max"))  # type: ignore[arg-type]
+        return number
+
+    def act(self, number: int) -> None:
+        """Requeue the job or end the run, whose state has been saved.
+
+        Raises:
+            Interrupted: the signal ends the run.
+        """
+        if number in self._requeue:
+            self._requeue[number](number, None)
+        elif number:
+            raise Interrupted(number)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self._asked:
+            raise KeyboardInterrupt
+        self._received = number
+        if number in _ENDS:
+            self._asked = True
+            name = signal.Signals(number).name
+            os.write(2, f"\n{name}: saving a checkpoint and stopping after this step\n".encode())
 
 
 class ResumeCheckpoint(Checkpoint):
@@ -55,7 +125,7 @@ class ResumeCheckpoint(Checkpoint):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Delete unfinished files of a killed run, start to handle signals and resume the last validation."""
         if trainer.is_global_zero:
-            remove_partial(Path(trainer.default_root_dir))
+            self.folder.remove_partial()
         self.interruption.listen(trainer)
         batches = batches_of_epoch(trainer)
         if restarted_within_epoch(trainer) and batches == trainer.num_training_batches:
@@ -192,7 +262,7 @@ class ResumeCheckpoint(Checkpoint):
         """Commit a waiting checkpoint, then act on a received signal."""
         self._commit(trainer)
         number, self._signal = self._signal, 0
-        if self.interruption.ends(number):
+        if number in _ENDS:
             self._finish(trainer)
         self.interruption.act(number)
         if number:  # Lightning's requeue checkpoint is a copy of last.ckpt
@@ -204,3 +274,15 @@ def _sync(trainer: pl.Trainer) -> None:
     for logger in trainer.loggers:
         if isinstance(logger, RunLog):
             logger.sync()
+
+
+def remove_requeued(folder: RunFolder) -> None:
+    """Delete the checkpoints of SLURM requeues, which Lightning would prefer to any other.
+
+    Raises:
+        InputError: a file of that name was not written by ``ssl-vision fit``.
+    """
+    for file in folder.path.glob("hpc_ckpt_*.ckpt"):
+        if not is_checkpoint(file):
+            raise InputError(f"{file}: not written by this run, but Lightning would resume from it; move it")
+        file.unlink()
