@@ -20,7 +20,7 @@ from ssl_vision.cli.fit import executed
 from ssl_vision.cli.fit_summary import validation_lines, validations
 from ssl_vision.cli.import_paths import local_modules
 from ssl_vision.data import ImageData, Views
-from ssl_vision.data.datasets.map_style import MapDataset
+from ssl_vision.data.images import MapDataset
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.evaluation.command import evaluated
 from ssl_vision.evaluation.protocol import read_protocols

@@ -26,8 +26,8 @@ LOOPS = {"objective": "MACL", "seed": "0"}
 
 NOT_RUN = {
     r"--data (STL10|CIFAR100)": "official data; tests/evaluation/test_transfer.py runs it",
-    r"in_channels": "a data set of bands; tests/data/test_map_data.py has one",
-    r"--data\.test_share": "data without a test split; tests/data/test_map_data.py runs it",
+    r"in_channels": "a data set of bands; tests/data/test_map_style.py has one",
+    r"--data\.test_share": "data without a test split; tests/data/test_map_style.py runs it",
     r"--trainer\.devices": "several devices; tests/reliability has processes",
     r"compile|cifar10_speedrun": "compiling takes minutes on a CPU; tests/methods and tests/data compile",
     r"cifar10_gpu": "a CUDA device; tests/device has a fake one",

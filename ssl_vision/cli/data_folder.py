@@ -14,7 +14,7 @@ from ssl_vision.data import ImageFolder
 from ssl_vision.data.datasets.image_folder import class_of
 from ssl_vision.data.loading.decoding import GreyValues, grey_values, open_image, read_content, squares
 from ssl_vision.data.loading.fingerprint import digest_of_content
-from ssl_vision.data.loading.prefetch import ahead
+from ssl_vision.data.loading.prefetch import prefetched
 from ssl_vision.data.module import Split
 from ssl_vision.progress import tracked
 from ssl_vision.tables import aligned
@@ -102,7 +102,7 @@ def _files(data: ImageFolder, split: Split) -> Iterator[ImageFile]:
         return file._replace(size=image.size, grey=grey and _summary(grey))
 
     workers = os.cpu_count() or 1
-    files = ahead(look, listing.names, workers=workers, depth=8 * workers)
+    files = prefetched(look, listing.names, workers=workers, depth=8 * workers)
     return iter(tracked(files, f"checking {split}", total=len(listing.names), unit="images"))
 
 

@@ -1,4 +1,4 @@
-"""Decoded images, the files that they may be read from, and batches."""
+"""Images with labels, the files that they may be read from, and batches."""
 
 import copy
 import math
@@ -7,7 +7,7 @@ import os
 import warnings
 import weakref
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -21,25 +21,14 @@ class RowFile:
     Args:
         path: Path of the file.
         shape: (N, 3, H, W).
-        by_column: The file stores pixels column by column, as those of STL-10 do.
-        advice: Recommendation in the error for a damaged file.
 
     Raises:
         InputError: the size of the file does not match the shape.
         OSError: the file cannot be opened.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        shape: tuple[int, int, int, int],
-        *,
-        by_column: bool = False,
-        advice: str = "delete it, so that it is created again",
-    ) -> None:
-        self.path, self.shape, self.by_column, self.advice = path, shape, by_column, advice
-        count, channels, height, width = shape
-        self._stored = (count, channels, width, height) if by_column else shape
+    def __init__(self, path: Path, shape: tuple[int, int, int, int]) -> None:
+        self.path, self.shape = path, shape
         self._row = math.prod(shape[1:])
         self._file = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
@@ -51,8 +40,7 @@ class RowFile:
         pages = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given buffer is not writable")
-            images = torch.frombuffer(pages, dtype=torch.uint8).view(self._stored)
-        return images.transpose(2, 3) if self.by_column else images
+            return torch.frombuffer(pages, dtype=torch.uint8).view(self.shape)
 
     def read(self, rows: Tensor, *, pin: bool = False) -> Tensor:
         """Copy rows, with read-ahead; unlike a memory map, this does not count as memory of the process.
@@ -67,8 +55,7 @@ class RowFile:
         Raises:
             InputError: the file is too short.
         """
-        stored = (len(rows), *self._stored[1:])
-        batch = torch.empty(stored, dtype=torch.uint8, pin_memory=pin and not self.by_column)
+        batch = torch.empty((len(rows), *self.shape[1:]), dtype=torch.uint8, pin_memory=pin)
         size, numbers = self._row, rows.tolist()
         if hasattr(os, "posix_fadvise"):
             for number in sorted(numbers):
@@ -78,13 +65,10 @@ class RowFile:
             part = target[i * size : (i + 1) * size]
             if os.preadv(self._file, [part], number * size) != size:
                 raise self._damaged()
-        if not self.by_column:
-            return batch
-        images = torch.empty((len(rows), *self.shape[1:]), dtype=torch.uint8, pin_memory=pin)
-        return images.copy_(batch.transpose(2, 3))
+        return batch
 
     def _damaged(self) -> InputError:
-        return InputError(f"{self.path} is damaged; {self.advice}")
+        return InputError(f"{self.path} is damaged; delete it, so that it is created again")
 
 
 class Images:
@@ -223,11 +207,23 @@ def integer_classes(ids: Tensor) -> tuple[str, ...]:
     return tuple(map(str, names))
 
 
-def numbered(ids: Tensor, classes: tuple[str, ...]) -> Tensor:
+def class_positions(ids: Tensor, classes: tuple[str, ...]) -> Tensor:
     """Return positions of integer labels in their names; -1 stays, and an unknown one becomes the number."""
     values, rows = ids.unique(return_inverse=True)
     positions = {name: position for position, name in enumerate(("-1", *classes), start=-1)}
     return torch.tensor([positions.get(str(value), len(classes)) for value in values.tolist()])[rows]
+
+
+class MapDataset(Protocol):
+    """A data set whose items are pairs of an image and an integer label."""
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        ...
+
+    def __getitem__(self, index: int, /) -> Any:
+        """Return an image and its label."""
+        ...
 
 
 class Batch(NamedTuple):

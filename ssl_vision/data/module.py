@@ -159,7 +159,9 @@ class ImageData(pl.LightningDataModule):
             InputError: as `read`; or `test_share` is set and there is a test split, or no labelled image.
         """
         if name not in self._splits:
-            self._splits |= self._drawn() if self._draws_test and name != "val" else {name: self.read(name)}
+            self._splits |= (
+                self._train_and_test() if self._draws_test and name != "val" else {name: self.read(name)}
+            )
             actual, expected = self._splits[name].shape[0], self.views.channels
             if actual != expected:
                 raise InputError(f"the images have {actual} channels, but views.mean has {expected} numbers")
@@ -172,7 +174,7 @@ class ImageData(pl.LightningDataModule):
             raise InputError(f"{type(self).__name__} has a test split; leave out test_share")
         return self.test_share is not None
 
-    def _drawn(self) -> dict[Split, Images]:
+    def _train_and_test(self) -> dict[Split, Images]:
         """Divide the train images into train and test."""
         assert self.test_share is not None
         images = self.read("train")
@@ -252,7 +254,7 @@ class ImageData(pl.LightningDataModule):
         Raises:
             InputError: the data is missing or damaged.
         """
-        splits: dict[str, Images] = {name: self.split(name) for name in self._needed("fit")}
+        splits: dict[str, Images] = {name: self.split(name) for name in self._splits_of("fit")}
         if splits["pretrain"] is splits["train"]:
             del splits["train"]
         return Fingerprint(digest_of_splits(splits), files={})
@@ -295,7 +297,7 @@ class ImageData(pl.LightningDataModule):
             held_out = by_class
         return torch.zeros(len(images), dtype=torch.bool).index_fill(0, rows[held_out], True)
 
-    def _trained(self) -> Images:
+    def _pretraining_images(self) -> Images:
         """Return the split "pretrain", in which no validation query has a label."""
         images, train = self.split("pretrain"), self.split("train")
         if self.val_split != "train":
@@ -309,14 +311,14 @@ class ImageData(pl.LightningDataModule):
         """Read the splits of a stage, so that missing data is reported before the stage starts."""
         self._epoch_views, self._views_deferred = None, False
         self.check(*self._stored_splits(stage))
-        for split in self._needed(stage):
+        for split in self._splits_of(stage):
             self.split(split)
         if stage == "fit" and (name := self.split("train").only_class):
             rank_zero_warn(
                 f"all labelled train images are of one class, {name}: every accuracy will be 100 %"
             )
 
-    def _needed(self, stage: str) -> tuple[Split, ...]:
+    def _splits_of(self, stage: str) -> tuple[Split, ...]:
         """Return the splits of a stage, without duplicates."""
         if stage not in ("fit", "validate"):
             return ()
@@ -325,7 +327,7 @@ class ImageData(pl.LightningDataModule):
 
     def _stored_splits(self, stage: str) -> tuple[Split, ...]:
         """Return the splits of a stage, without a test split that is drawn from the train images."""
-        return tuple(split for split in self._needed(stage) if split != "test" or not self._draws_test)
+        return tuple(split for split in self._splits_of(stage) if split != "test" or not self._draws_test)
 
     def teardown(self, stage: str) -> None:
         """Release the device memory."""
@@ -341,7 +343,7 @@ class ImageData(pl.LightningDataModule):
         """
         if self.batch_size * (self.trainer.world_size if self.trainer else 1) < 2:
             raise InputError("batch_size must be 2 or more, because objectives compare different images")
-        return self._batches(self._trained(), training=True)
+        return self._batches(self._pretraining_images(), training=True)
 
     def val_dataloader(self) -> list[Batches]:
         """Return the loaders [queries, bank] of labelled images, or [queries] if no train image has a label.

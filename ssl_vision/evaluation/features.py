@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_vision.data import Images, Views
-from ssl_vision.data.loading.prefetch import decoded_ahead
+from ssl_vision.data.loading.prefetch import batches_of_workers
 from ssl_vision.encoders import device_of, evaluation_mode, floating_dtype
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.processes import gathered, is_first
@@ -166,7 +166,7 @@ def _outputs(
     with evaluation_mode(network):
         batches = batches[share]
         pixels = (
-            (decoded.images for decoded in decoded_ahead(data, iter(batches), pin=False))
+            (decoded.images for decoded in batches_of_workers(data, iter(batches), pin=False))
             if data.workers
             else map(data.at, batches)
         )

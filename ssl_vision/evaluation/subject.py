@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from ssl_vision.data import Images, Views
-from ssl_vision.data.datasets.map_style import MapDataset, prepared_views, read_dataset
-from ssl_vision.data.images import numbered
+from ssl_vision.data.datasets.evaluation_pairs import prepared_views, read_dataset
+from ssl_vision.data.images import MapDataset, class_positions
 from ssl_vision.data.module import Split
 from ssl_vision.descriptions import stored_description
 from ssl_vision.encoders import Encoder, ModuleEncoder, measure_num_features
@@ -223,7 +223,7 @@ def _splits(train: MapDataset, test: MapDataset, views: Views | None) -> Splits:
     classes = tuple(sorted({*images["train"].classes, *images["test"].classes}, key=int))
     for split in images.values():
         ids = torch.tensor([*map(int, split.classes), -1])[split.labels]
-        split.classes, split.labels = classes, numbered(ids, classes)
+        split.classes, split.labels = classes, class_positions(ids, classes)
     return Splits(images, views, data=type(test).__name__).checked()
 
 

@@ -13,7 +13,7 @@ from urllib.error import URLError
 
 import pytest
 
-from ssl_vision.data.loading.download import absent, fetch, fetching
+from ssl_vision.data.loading.download import fetch, fetching, missing_data
 from ssl_vision.errors import InputError
 
 
@@ -62,7 +62,7 @@ def test_fetch_unpacks_dataset_and_reports_failed_download(server, tmp_path):
 
 
 def test_missing_data_message_names_path_and_remedies_in_one_line():
-    message = str(absent("STL-10", Path("data/stl10_binary")))
+    message = str(missing_data("STL-10", Path("data/stl10_binary")))
     assert "\n" not in message
     for part in ("STL-10", "data/stl10_binary", "--data.download true", "--data Digits"):
         assert part in message

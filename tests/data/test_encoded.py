@@ -50,14 +50,33 @@ def encoded(image, kind="JPEG", **options):
     return file.getvalue()
 
 
+def photos_in(root, count, classes="a", damaged=(), kind="JPEG"):
+    """Write numbered images, in class folders in turn, of which some cannot be decoded."""
+    for number in range(count):
+        path = (
+            root
+            / "train"
+            / classes[number % len(classes)]
+            / f"{number:03}.{kind.lower().replace('jpeg', 'jpg')}"
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"no image" if number in damaged else encoded(picture(number), kind))
+    return root
+
+
+def tar_of(path, members):
+    """Write a tar file of members {name: content or TarInfo}."""
+    with tarfile.open(path, "w") as tar:
+        for name, content in members.items():
+            member = content if isinstance(content, tarfile.TarInfo) else tarfile.TarInfo(name)
+            data = b"" if content is member else content
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+
+
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    root = tmp_path_factory.mktemp("photos")
-    for number in range(70):
-        path = root / "train" / "abc"[number % 3] / f"{number:03}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encoded(picture(number)))
-    return root
+    return photos_in(tmp_path_factory.mktemp("photos"), 70, "abc")
 
 
 @pytest.fixture(scope="module")
@@ -68,17 +87,14 @@ def tars(photos, tmp_path_factory):
     for kind in ("cls", "json", "folder"):
         roots[kind] = tmp_path_factory.mktemp(kind)
         for number in range(3):
-            with tarfile.open(roots[kind] / f"train-{number}.tar", "w") as tar:
-                for name in names[number * 25 : (number + 1) * 25]:
-                    label = b'{"label": "%s", "n": 3}' % name.parent.name.encode()
-                    members = {"jpg": (photos / "train" / name).read_bytes()}
-                    if kind != "folder":
-                        members[kind] = name.parent.name.encode() if kind == "cls" else label
-                    for suffix, content in members.items():
-                        directory = f"./{name.parent}" if kind == "folder" else "x"
-                        member = tarfile.TarInfo(f"{directory}/{name.stem}.{suffix}")
-                        member.size = len(content)
-                        tar.addfile(member, io.BytesIO(content))
+            members = {}
+            for name in names[number * 25 : (number + 1) * 25]:
+                start = f"./{name.parent}/{name.stem}" if kind == "folder" else f"x/{name.stem}"
+                members[f"{start}.jpg"] = (photos / "train" / name).read_bytes()
+                if kind != "folder":
+                    form = b"%s" if kind == "cls" else b'{"label": "%s", "n": 3}'
+                    members[f"{start}.{kind}"] = form % name.parent.name.encode()
+            tar_of(roots[kind] / f"train-{number}.tar", members)
     return roots
 
 
@@ -205,12 +221,9 @@ def test_tar_index_is_stored_until_a_tar_file_changes(tars, tmp_path, monkeypatc
     ids=["positions", "ids"],
 )
 def test_integer_labels_are_class_indices_and_minus_one_is_unlabelled(tmp_path, labels, expected, classes):
-    with tarfile.open(tmp_path / "train.tar", "w") as tar:
-        for number, label in enumerate(labels):
-            for suffix, content in (("jpg", encoded(picture(number))), ("cls", b"%d\n" % label)):
-                member = tarfile.TarInfo(f"{number}.{suffix}")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
+    members = {f"{number}.jpg": encoded(picture(number)) for number in range(len(labels))}
+    members |= {f"{number}.cls": b"%d\n" % label for number, label in enumerate(labels)}
+    tar_of(tmp_path / "train.tar", members)
     images = module(tmp_path, Shards, workers=0).split("train")
     assert images.labels.tolist() == expected
     assert images.classes == classes
@@ -225,16 +238,6 @@ def test_missing_or_invalid_tar_files_raise_input_error(tmp_path, content, messa
         (tmp_path / "train.tar").write_bytes(content)
     with pytest.raises(InputError, match=message):
         module(tmp_path, Shards).split("train")
-
-
-def tar_of(path, members):
-    """Write a tar file of members {name: content or TarInfo}."""
-    with tarfile.open(path, "w") as tar:
-        for name, content in members.items():
-            member = content if isinstance(content, tarfile.TarInfo) else tarfile.TarInfo(name)
-            data = b"" if content is member else content
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
 
 
 def link(name, kind):
@@ -358,30 +361,23 @@ def test_joined_batches_of_processes_match_single_process(photos, monkeypatch, w
 
 
 def test_damaged_image_is_not_replaced_by_a_held_out_test_image(tmp_path):
-    for number in range(10):
-        path = tmp_path / "train" / "a" / f"{number}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encoded(picture(number)))
-    data = module(tmp_path, workers=0, test_share=0.3)
+    data = module(photos_in(tmp_path, 10), workers=0, test_share=0.3)
     test = set(data.split("test").rows.tolist())
     damaged = max(row for row in range(10) if row not in test and (row + 1) % 10 in test)
-    (tmp_path / "train" / "a" / f"{damaged}.jpg").write_bytes(b"no image")
+    photos_in(tmp_path, 10, damaged=[damaged])
     data = module(tmp_path, workers=0, test_share=0.3)
     train = data.split("pretrain")
     with pytest.warns(UserWarning, match="is replaced by") as caught:
         train.at(torch.arange(len(train)))
-    substitute = int(re.search(r"replaced by .*/(\d)\.jpg", str(caught[0].message))[1])
+    substitute = int(re.search(r"replaced by .*/(\d+)\.jpg", str(caught[0].message))[1])
     assert substitute not in test
 
 
 def test_damaged_query_is_not_replaced_by_an_image_of_the_bank(tmp_path):
-    for number in range(20):
-        path = tmp_path / "train" / "a" / f"{number:02}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"no image" if number == 9 else encoded(picture(number)))
+    photos_in(tmp_path, 20, damaged=[9])
     queries, bank = module(tmp_path, workers=0, val="train").val_dataloader()
     assert queries.data.rows.tolist() == [9, 19]
-    with pytest.warns(UserWarning, match=r"is replaced by .*/19\.jpg"):
+    with pytest.warns(UserWarning, match=r"is replaced by .*/019\.jpg"):
         queries.data.at(torch.arange(2))
     assert len(bank.data) == 18
 
@@ -506,17 +502,13 @@ def test_raw_pixel_baseline_is_skipped_for_streamed_images(photos, capsys, worke
 
 @pytest.fixture
 def damaged(tmp_path):
-    for number in range(8):
-        path = tmp_path / "train" / "ab"[number % 2] / f"{number}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"no image" if number in (2, 6) else encoded(picture(number)))
-    return tmp_path
+    return photos_in(tmp_path, 8, "ab", damaged=[2, 6])
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_damaged_file_is_replaced_by_next_image_of_its_label(damaged, workers):
     data = module(damaged, workers=workers, batch_size=8)
-    with pytest.warns(UserWarning, match=r"6\.jpg cannot be decoded and is replaced by .*a/0\.jpg"):
+    with pytest.warns(UserWarning, match=r"006\.jpg cannot be decoded and is replaced by .*a/000\.jpg"):
         (batch,) = batches(data)
     images = dict(zip(batch.indices.tolist(), batch.images, strict=True))  # rows 0..3 are a/0, a/2, a/4, a/6
     assert torch.equal(images[1], images[2])
@@ -544,7 +536,7 @@ def test_label_with_only_damaged_images_is_replaced_without_its_label(damaged, w
         "by others" in message and message.startswith("4 images were replaced") for message in messages
     )
     assert any(
-        re.search(r"a/0\.jpg cannot be decoded and is replaced by .*b/.*, without a label; remove", each)
+        re.search(r"a/000\.jpg cannot be decoded and is replaced by .*b/.*, without a label; remove", each)
         for each in messages
     )
 
@@ -559,10 +551,7 @@ def test_no_readable_image_raises_input_error_without_advice_that_is_followed_al
 @pytest.mark.parametrize("kind", [ImageFolder, Shards])
 @pytest.mark.parametrize("bad", [range(6, 18), range(12), range(0, 24, 2), range(1, 24)], ids=str)
 def test_damaged_images_have_different_substitutes(tmp_path, kind, bad):
-    for number in range(24):
-        path = tmp_path / "train" / "a" / f"{number:02}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"no image" if number in bad else encoded(picture(number), "PNG"))
+    photos_in(tmp_path, 24, damaged=bad, kind="PNG")
     with tarfile.open(tmp_path / "train.tar", "w") as tar:
         tar.add(tmp_path / "train" / "a", "a")
     data = module(tmp_path, kind, workers=0)
@@ -584,9 +573,9 @@ def test_large_datasets_are_streamed_by_default(photos, monkeypatch):
 def test_fingerprint_changes_with_file_names_and_sizes(damaged):
     digests = {module(damaged).fingerprint().digest, module(damaged).fingerprint().digest}
     assert len(digests) == 1
-    (damaged / "train" / "a" / "2.jpg").write_bytes(b"longer than before")
+    (damaged / "train" / "a" / "002.jpg").write_bytes(b"longer than before")
     digests.add(module(damaged).fingerprint().digest)
-    (damaged / "train" / "a" / "2.jpg").rename(damaged / "train" / "b" / "2.jpg")
+    (damaged / "train" / "a" / "002.jpg").rename(damaged / "train" / "b" / "002.jpg")
     digests.add(module(damaged).fingerprint().digest)
     assert len(digests) == 3
 

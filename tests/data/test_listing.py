@@ -253,11 +253,11 @@ def test_concurrent_writers_leave_one_complete_file(tmp_path):
 
     def write(number):
         store_arrays(file, {"numbers": np.full(10**5, number)})
-        return load_arrays(file)
+        return load_arrays(file, ["numbers"])
 
     with ThreadPoolExecutor(4) as pool:
         loaded = list(pool.map(write, range(24)))
-    last = load_arrays(file)
+    last = load_arrays(file, ["numbers"])
     assert last is not None
     complete = [arrays["numbers"] for arrays in [*loaded, last] if arrays is not None]
     assert all(len(set(numbers)) == 1 for numbers in complete)

@@ -43,15 +43,6 @@ def test_row_file_stays_readable_after_deletion(file):
     assert torch.equal(mapped, PIXELS)
 
 
-def test_images_stored_by_column_are_returned_by_row(tmp_path):
-    pixels = PIXELS[..., :4]
-    (tmp_path / "columns").write_bytes(pixels.transpose(2, 3).contiguous().numpy().tobytes())
-    file, rows = RowFile(tmp_path / "columns", (50, 3, 5, 4), by_column=True), torch.tensor([7, 0])
-    assert torch.equal(file.memory_map(), pixels)
-    assert torch.equal(file.read(rows), pixels[rows])
-    assert file.read(rows).is_contiguous()
-
-
 def test_row_file_of_wrong_size_raises_input_error(file):
     with pytest.raises(InputError, match=r"rows is damaged; delete it"):
         RowFile(file.path, (51, 3, 5, 5))

@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 import pytest
 
-from ssl_vision.data.loading.prefetch import ahead
+from ssl_vision.data.loading.prefetch import prefetched
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ def test_results_come_in_order(workers, depth, count):
         time.sleep(0.001 * (item % 3))
         return item**2
 
-    results = ahead(make, range(count), workers=workers, depth=depth)
+    results = prefetched(make, range(count), workers=workers, depth=depth)
     assert list(results) == [item**2 for item in range(count)]
 
 
@@ -25,7 +25,7 @@ def test_prefetch_depth_is_never_exceeded():
     def make(item):
         started.append(item)
 
-    for taken, _ in enumerate(ahead(make, range(100), workers=3, depth=5), start=1):
+    for taken, _ in enumerate(prefetched(make, range(100), workers=3, depth=5), start=1):
         time.sleep(0.001)
         assert len(started) <= taken + 5
     assert taken == 100
@@ -33,7 +33,7 @@ def test_prefetch_depth_is_never_exceeded():
 
 def test_next_result_is_computed_while_current_one_is_used():
     computed = [threading.Event() for _ in range(3)]
-    results = ahead(lambda item: computed[item].set(), range(3))
+    results = prefetched(lambda item: computed[item].set(), range(3))
     next(results)
     assert computed[1].wait(timeout=5)
     assert not computed[2].is_set()
@@ -43,7 +43,7 @@ def test_error_is_raised_when_its_result_is_due():
     def make(item):
         return 6 // (3 - item)
 
-    results = ahead(make, range(5))
+    results = prefetched(make, range(5))
     assert [next(results) for _ in range(3)] == [2, 3, 6]
     with pytest.raises(ZeroDivisionError):
         next(results)
@@ -51,7 +51,7 @@ def test_error_is_raised_when_its_result_is_due():
 
 def test_closing_iterator_ends_its_threads():
     before = set(threading.enumerate())
-    results = ahead(str, range(10), workers=2)
+    results = prefetched(str, range(10), workers=2)
     assert next(results) == "0"
     threads = set(threading.enumerate()) - before
     assert threads
@@ -73,7 +73,7 @@ def test_discarded_iterator_does_not_wait_for_its_threads():
         if item > 1:
             later.append(item)
 
-    results = ahead(make, range(4), depth=3)
+    results = prefetched(make, range(4), depth=3)
     next(results)
     assert started.wait(timeout=5)
     start = time.monotonic()

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ssl_vision.data.datasets.map_style import DatasetImages
+from ssl_vision.data.datasets.evaluation_pairs import DatasetImages
 from ssl_vision.data.loading import prefetch
 from ssl_vision.data.loading.loader import Batches
 from ssl_vision.main import COMMANDS, Command, main

@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 import ssl_vision
 from ssl_vision.data import Digits, Views
-from ssl_vision.data.datasets.map_style import read_dataset
+from ssl_vision.data.datasets.evaluation_pairs import read_dataset
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
 from ssl_vision.metrics import KNNAccuracy
@@ -148,7 +148,7 @@ def test_large_data_sets_are_read_again_with_same_rows(monkeypatch):
     options = {"train": train, "test": test, "protocol": "solo", "views": Digits().views}
     in_memory = ssl_vision.evaluate(encoder, **options)
     assert 200 <= (first_reads := train.reads) < 210
-    monkeypatch.setattr("ssl_vision.data.datasets.map_style._IN_MEMORY", 0)
+    monkeypatch.setattr("ssl_vision.data.datasets.evaluation_pairs._IN_MEMORY", 0)
     read_again = ssl_vision.evaluate(encoder, **options)
     assert 400 <= train.reads - first_reads < 410
     assert [row.as_dict() for row in in_memory.rows] == [row.as_dict() for row in read_again.rows]

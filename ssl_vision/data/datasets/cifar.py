@@ -11,7 +11,7 @@ from torchvision import datasets
 
 from ssl_vision.data.augment.random_views import Views
 from ssl_vision.data.images import Images
-from ssl_vision.data.loading.download import absent, fetch
+from ssl_vision.data.loading.download import fetch, missing_data
 from ssl_vision.data.module import ImageData, Split
 
 _VIEWS10 = Views()
@@ -43,7 +43,7 @@ class _CIFAR(ImageData):
         try:
             data = self._reader(self.root, train=split == "train")
         except RuntimeError as error:
-            raise absent(self._title, self.folder_of(split), folder=self._reader.base_folder) from error
+            raise missing_data(self._title, self.folder_of(split), folder=self._reader.base_folder) from error
         images = torch.from_numpy(data.data).permute(0, 3, 1, 2).contiguous()
         return Images(images, torch.tensor(data.targets), tuple(data.classes))
 
@@ -101,7 +101,7 @@ class CIFAR100(_CIFAR):
         try:
             coarse = pickle.loads(path.read_bytes(), encoding="latin1")["coarse_labels"]
         except OSError as error:
-            raise absent(self._title, path, folder=path.parent.name) from error
+            raise missing_data(self._title, path, folder=path.parent.name) from error
         return torch.zeros(len(test.classes), dtype=torch.int64).scatter_(
             0, test.labels, torch.tensor(coarse)
         )

@@ -1,15 +1,14 @@
 """Base class of data modules whose images are decoded to squares, in memory or in a cache file."""
 
 import fcntl
-import hashlib
 import json
-import math
 import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from glob import escape
+from math import prod
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -18,29 +17,13 @@ import torch
 from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
 
-from ssl_vision.data.augment.random_views import Views
-from ssl_vision.data.augment.view_parameters import LARGEST_SIDE
+from ssl_vision.data.datasets.encoded import EncodedData
 from ssl_vision.data.images import RowFile
-from ssl_vision.data.loading.decoding import Decoded, PixelRange, corrupt
-from ssl_vision.data.module import ImageData, Split
-from ssl_vision.errors import InputError, check, check_choice
+from ssl_vision.data.loading.decoding import Decoded, decoding_error
+from ssl_vision.data.module import Split
+from ssl_vision.errors import InputError, check_choice
 
 _IN_MEMORY = 2**30
-_VERSION = 2
-
-IMAGENET_VIEWS = Views(size=96, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-"""Views of images of any kind, normalised as ImageNet."""
-
-
-def check_decoding(image_size: int | None, pixel_range: PixelRange | None) -> None:
-    """Check the options of decoding.
-
-    Raises:
-        InputError: image_size is not in 1..4096, or pixel_range is empty.
-    """
-    check("image_size", image_size, at_least=1, at_most=LARGEST_SIDE)
-    if pixel_range is not None and not -math.inf < pixel_range[0] < pixel_range[1] < math.inf:
-        raise InputError(f"pixel_range must be (low, high) with low < high, not {pixel_range}")
 
 
 @dataclass(frozen=True)
@@ -67,6 +50,11 @@ class Undecoded:
     channels: int = 3
     prefix: str = ""
 
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(N, C, side, side) of all squares, whose size in bytes is its product."""
+        return len(self.names), self.channels, self.side, self.side
+
 
 class Stored(NamedTuple):
     """The decodable images of a split, in order.
@@ -82,50 +70,21 @@ class Stored(NamedTuple):
     contents: dict[str, str]
 
 
-class DecodedData(ImageData):
+class DecodedData(EncodedData):
     """Base class of data modules whose images are decoded to squares, in memory or in a cache file.
 
     Args:
-        root: Directory of the data set.
-        views: Random views of the images.
-        image_size: Side of the stored images in pixels; None leaves the choice to the subclass.
-        pixel_range: Values of grey images of more than 8 bits that become black and white, such as
-            [0, 4095]. By default, the upper 8 of 16 bits are used. Images with other than one or three
-            channels, which `Dataset` reads, need it unless they are uint8.
-        strict: Raise an error for an image that cannot be decoded, instead of skipping it with a warning.
         cache: When to store the squares in a file: "auto" if they exceed 1 GiB, "always" or "never".
-        cache_dir: Directory of that file. Default: root/.ssl_vision_cache, or the user's cache directory if
-            root is not writable.
-        **options: Options of `ImageData`.
+        **options: Options of `EncodedData` and `ImageData`.
 
     Raises:
-        InputError: image_size is not in 1..4096, cache is not one of its three values, or pixel_range is
-            empty.
+        InputError: cache is not one of its three values.
     """
 
-    def __init__(
-        self,
-        *,
-        root: str | Path,
-        views: Views = IMAGENET_VIEWS,
-        image_size: int | None = None,
-        pixel_range: PixelRange | None = None,
-        strict: bool = False,
-        cache: Literal["auto", "always", "never"] = "auto",
-        cache_dir: str | Path | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(root=root, views=views, **options)
-        check_decoding(image_size, pixel_range)
+    def __init__(self, *, cache: Literal["auto", "always", "never"] = "auto", **options: Any) -> None:
+        super().__init__(**options)
         check_choice("cache", cache, ("auto", "always", "never"))
-        self.pixel_range = pixel_range
-        self.strict = strict
         self.cache = cache
-        self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
-
-    def _cache_place(self) -> Path:
-        """Return the directory of the cache files."""
-        return cache_place(self.root, self.cache_dir)
 
     def _undecoded(self, split: Split) -> Undecoded:
         """Return the images of a split."""
@@ -139,13 +98,14 @@ class DecodedData(ImageData):
 
     def _is_cached(self, images: Undecoded) -> bool:
         """Return True if the squares are stored in a file."""
-        size = len(images.names) * images.channels * images.side**2
-        return self.cache == "always" or (self.cache == "auto" and size > _IN_MEMORY)
+        return self.cache == "always" or (self.cache == "auto" and prod(images.shape) > _IN_MEMORY)
 
     def _stored(self, images: Undecoded) -> Stored:
         """Decode images, or read them from their file; those that cannot be decoded are skipped."""
         stored = self._cached(images) if self._is_cached(images) else _decoded(images)
         skipped = [name for name in images.names if name not in stored.contents]
+        if skipped and self.strict:
+            raise decoding_error(images.where / skipped[0], "according to the cache")
         if skipped:
             first = ", ".join(str(images.where / name) for name in skipped[:3])
             dots = ", ..." if len(skipped) > 3 else ""
@@ -160,22 +120,12 @@ class DecodedData(ImageData):
         """Return the images in a cache file, which is created if it does not exist."""
         scaled = "" if self.pixel_range is None else "-{:g}-{:g}".format(*self.pixel_range)
         cache = Cache(self._cache_place(), images, label=f"{images.label}{scaled}-{images.side}")
-        stored = cache.read()
-        if stored is None:
-            cache.write()
-            stored = cache.read()
-        if stored is None:
-            raise InputError(f"{cache.place} was changed while it was being written; start again")
-        if self.strict and len(stored.contents) < len(images.names):
-            skipped = next(name for name in images.names if name not in stored.contents)
-            raise corrupt(images.where / skipped, "according to the cache")
-        return stored
+        return cache.read() or cache.write()
 
 
 def _decoded(images: Undecoded) -> Stored:
     """Decode images into memory."""
-    shape = (len(images.names), images.channels, images.side, images.side)
-    pixels = np.empty(shape, dtype=np.uint8)
+    pixels = np.empty(images.shape, dtype=np.uint8)
     contents: dict[str, str] = {}
     for row, (name, square, content) in enumerate(images.squares()):
         pixels[row] = square
@@ -206,19 +156,21 @@ class Cache:
 
     def read(self) -> Stored | None:
         """Return the images; None if there is no complete cache of the current files."""
-        side, channels = self._images.side, self._images.channels
         try:
             index = json.loads(self._index.read_text(encoding="utf-8"))
             skipped = set(index["skipped"])
             decoded = [name for name in self._images.names if name not in skipped]
-            contents = dict(zip(decoded, index["contents"], strict=True))
-            file = RowFile(self._pixels, (len(decoded), channels, side, side))
-            return Stored(file.memory_map(), file, contents) if index["version"] == _VERSION else None
+            return self._map(dict(zip(decoded, index["contents"], strict=True)))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def write(self) -> None:
-        """Write the cache image by image, unless another process has just written it.
+    def _map(self, contents: dict[str, str]) -> Stored:
+        """Return the images of the file, of which there is one for each content."""
+        file = RowFile(self._pixels, (len(contents), *self._images.shape[1:]))
+        return Stored(file.memory_map(), file, contents)
+
+    def write(self) -> Stored:
+        """Write the cache image by image, unless another process has just written it, and return it.
 
         Raises:
             InputError: the directory cannot be written to or has too little free space.
@@ -227,21 +179,21 @@ class Cache:
             self.place.mkdir(parents=True, exist_ok=True)
             with (self.place / f"{self._label}.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                if self.read() is None:
-                    for suffix in ("json", "uint8"):  # outdated caches
-                        for file in self.place.glob(f"{escape(self._label)}-{'?' * 16}.{suffix}"):
-                            file.unlink(missing_ok=True)
-                    self._write()
+                if written := self.read():
+                    return written
+                for suffix in ("json", "uint8"):  # outdated caches
+                    for file in self.place.glob(f"{escape(self._label)}-{'?' * 16}.{suffix}"):
+                        file.unlink(missing_ok=True)
+                return self._write()
         except OSError as error:
             cause = error.strerror or str(error)
             raise InputError(
                 f"decoded images cannot be written to {self.place} ({cause}); set cache_dir"
             ) from error
 
-    def _write(self) -> None:
+    def _write(self) -> Stored:
         names = self._images.names
-        size = len(names) * self._images.channels * self._images.side**2
-        free = shutil.disk_usage(self.place).free
+        size, free = prod(self._images.shape), shutil.disk_usage(self.place).free
         if size > free:
             raise InputError(
                 f"{self.place} has {free / 1e9:.1f} GB free for {size / 1e9:.1f} GB of decoded images; "
@@ -258,28 +210,10 @@ class Cache:
                 os.fsync(file.fileno())
             os.replace(partial, self._pixels)
             skipped = [name for name in names if name not in contents]
-            index = {"version": _VERSION, "skipped": skipped, "contents": list(contents.values())}
+            index = {"skipped": skipped, "contents": list(contents.values())}
             partial.write_text(json.dumps(index, indent=1), encoding="utf-8")
             os.replace(partial, self._index)
         finally:
             partial.unlink(missing_ok=True)
         rank_zero_info(f"images: {len(contents)} decoded to {self._pixels}")
-
-
-def cache_place(root: Path, chosen: Path | None) -> Path:
-    """Return the directory of the caches of `root`.
-
-    By default it is inside root, or inside the user's cache directory if root is not writable. Inside the
-    user's or a chosen directory, each root has its own subdirectory.
-    """
-    if chosen is None:
-        if os.access(root, os.W_OK):
-            return root / ".ssl_vision_cache"
-        chosen = user_cache()
-    root = root.resolve()
-    return chosen / f"{root.name}-{hashlib.sha256(bytes(root)).hexdigest()[:8]}"
-
-
-def user_cache() -> Path:
-    """Return the directory of this package in the user's cache directory."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ssl_vision"
+        return self._map(contents)

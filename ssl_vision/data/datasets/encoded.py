@@ -1,21 +1,110 @@
-"""Images that stay compressed on disk and are decoded for each batch."""
+"""Base class of data modules that decode images, and images that are decoded for each batch."""
 
 import errno
+import hashlib
+import math
+import os
 import warnings
 from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ssl_vision.data.augment.random_views import Views
+from ssl_vision.data.augment.view_parameters import LARGEST_SIDE
 from ssl_vision.data.images import Images
-from ssl_vision.data.loading.decoding import PixelRange, corrupt, reduced_square
+from ssl_vision.data.loading.decoding import PixelRange, decoding_error, reduced_square
+from ssl_vision.data.module import ImageData
+from ssl_vision.errors import InputError, check
 
 _MOST_ATTEMPTS = 1024
 _FILE_ERRORS = (None, errno.ENOENT, errno.EACCES, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
 """Errors of files that are damaged, removed or unreadable. Pillow's errors have no number."""
+
+
+_VIEWS = Views(size=96, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+"""Views of images of any kind, normalised as ImageNet."""
+
+
+class EncodedData(ImageData):
+    """Base class of data modules that decode images to squares.
+
+    Args:
+        root: Directory of the data set.
+        views: Random views of the images.
+        image_size: Side of the squares in pixels; None leaves the choice to the subclass.
+        pixel_range: Values of grey images of more than 8 bits that become black and white, such as
+            [0, 4095]. By default, the upper 8 of 16 bits are used. Images with other than one or three
+            channels, which `Dataset` reads, need it unless they are uint8.
+        strict: Raise an error for an image that cannot be decoded, instead of skipping it, or replacing it in
+            batches, with a warning.
+        cache_dir: Directory of cache files. Default: root/.ssl_vision_cache, or the user's cache directory if
+            root is not writable.
+        **options: Options of `ImageData`.
+
+    Raises:
+        InputError: image_size is not in 1..4096, or pixel_range is empty.
+    """
+
+    def __init__(
+        self,
+        *,
+        root: str | Path,
+        views: Views = _VIEWS,
+        image_size: int | None = None,
+        pixel_range: PixelRange | None = None,
+        strict: bool = False,
+        cache_dir: str | Path | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(root=root, views=views, **options)
+        check("image_size", image_size, at_least=1, at_most=LARGEST_SIDE)
+        if pixel_range is not None and not -math.inf < pixel_range[0] < pixel_range[1] < math.inf:
+            raise InputError(f"pixel_range must be (low, high) with low < high, not {pixel_range}")
+        self.image_size = image_size
+        self.pixel_range = pixel_range
+        self.strict = strict
+        self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
+
+    def _cache_place(self) -> Path:
+        """Return the directory of cache files.
+
+        Inside the user's or a chosen directory, each root has its own subdirectory.
+        """
+        if self.cache_dir is None and os.access(self.root, os.W_OK):
+            return self.root / ".ssl_vision_cache"
+        root = self.root.resolve()
+        name = f"{root.name}-{hashlib.sha256(bytes(root)).hexdigest()[:8]}"
+        return (self.cache_dir or user_cache()) / name
+
+    def _encoded(
+        self, files: "Files", classes: tuple[str, ...], *, side: int, workers: int | None
+    ) -> "EncodedImages":
+        """Return images that are decoded for each batch.
+
+        Args:
+            files: The images.
+            classes: Names of the classes of the train split.
+            side: Side of the squares in pixels.
+            workers: Number of processes; None divides the cores by the devices of this machine.
+        """
+        check("workers", workers, at_least=0)
+        if workers is None:
+            devices = self.trainer.num_devices if self.trainer else int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            workers = max(1, cores // devices)
+        return EncodedImages(
+            files, classes, side=side, pixel_range=self.pixel_range, strict=self.strict, workers=workers
+        )
+
+
+def user_cache() -> Path:
+    """Return the directory of this package in the user's cache directory."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ssl_vision"
 
 
 class Files(Protocol):
@@ -114,7 +203,7 @@ class EncodedImages(Images):
         try:
             return self._decoded(row)
         except Exception as error:  # Pillow may raise nearly anything for damaged files
-            failure = corrupt(self._files.path(row), error, strict=self._strict)
+            failure = decoding_error(self._files.path(row), error, strict=self._strict)
             if self._strict or _is_system_error(error):
                 raise failure from error
         same = self._all_labels == self._all_labels[row]
@@ -125,7 +214,7 @@ class EncodedImages(Images):
                 image = self._decoded(substitute)
             except Exception as error:
                 if _is_system_error(error):
-                    raise corrupt(self._files.path(substitute), error, strict=False) from error
+                    raise decoding_error(self._files.path(substitute), error, strict=False) from error
                 continue
             self._substitutes[row] = substitute
             warnings.warn(

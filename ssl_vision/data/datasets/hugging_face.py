@@ -1,17 +1,18 @@
 """Data sets of the Hugging Face Hub, and files in its formats."""
 
 import os
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision.data.datasets.image_folder import NAMES
-from ssl_vision.data.datasets.map_data import MapData
-from ssl_vision.data.datasets.map_style import MapDataset
+from ssl_vision.data.datasets.map_style import MapData
+from ssl_vision.data.images import MapDataset
 from ssl_vision.data.loading.decoding import open_image
 from ssl_vision.data.loading.file_listing import count_images
 from ssl_vision.data.module import Split
@@ -37,8 +38,8 @@ class HuggingFace(MapData):
         train_split: Split to train on. By default, train or training, or the only one.
         validation_split: Validation split. By default, val, valid or validation, if there is one.
         test_split: Test split. By default, test or testing, if there is one.
-        **options: Options of `MapData`, `DecodedData` and `ImageData`. Nothing is downloaded unless
-            `download` is set.
+        **options: Options of `MapData` and its base classes. Nothing is downloaded unless `download` is
+            set.
 
     Example:
         >>> data = HuggingFace(path="ylecun/mnist", image_size=28)
@@ -87,7 +88,7 @@ class HuggingFace(MapData):
 
     def has(self, split: Split) -> bool:
         """Return True if the data set has the split."""
-        return split == "pretrain" or self._split_name(split) is not None
+        return split == "pretrain" or split in self._rows
 
     def _missing_split(self, split: Split) -> str:
         option = "validation" if split == "val" else split
@@ -100,13 +101,10 @@ class HuggingFace(MapData):
         """Return the rows of a split, with images as they are stored."""
         from datasets import Image
 
-        name = self._split_name("train" if split == "pretrain" else split)
         image, label = self._columns
         columns = [image] if label is None else [image, label]
-        dataset: MapDataset = (
-            self._splits_by_name[str(name)].select_columns(columns).cast_column(image, Image(decode=False))
-        )
-        return dataset
+        rows = self._rows["train" if split == "pretrain" else split].select_columns(columns)
+        return cast(MapDataset, rows.cast_column(image, Image(decode=False)))
 
     def class_names(self, dataset: MapDataset) -> tuple[str, ...]:
         """Return the names of the classes: those of ClassLabel, or all strings of the train split."""
@@ -132,14 +130,13 @@ class HuggingFace(MapData):
             datasets.disable_progress_bars()
         try:
             with nullcontext() if self.download else _offline():
-                if path.is_dir() and any((path / name).is_file() for name in _SAVED):
+                if any((path / name).is_file() for name in _SAVED):
                     loaded = datasets.load_from_disk(str(path))
                 elif path.suffix == ".parquet":
                     loaded = datasets.load_dataset("parquet", data_files=str(path))
-                elif path.is_dir():
-                    loaded = datasets.load_dataset(str(path.resolve()), self.config)
                 else:
-                    loaded = datasets.load_dataset(self.path, self.config)
+                    name = str(path.resolve()) if path.is_dir() else self.path
+                    loaded = datasets.load_dataset(name, self.config)
         except Exception as error:  # of any package that reads or downloads files
             cause = " ".join(str(error).split())[:200]
             advice = "" if self.download or path.exists() else "; download it with --data.download true"
@@ -151,55 +148,52 @@ class HuggingFace(MapData):
             rank_zero_warn(f"{used:,} of {images:,} images in {path} are used: {reason}")
         return splits
 
-    def _split_name(self, split: Split) -> str | None:
-        names, chosen = list(self._splits_by_name), self._chosen[split]
-        if chosen is not None:
-            if chosen not in names:
-                raise InputError(f"{self.path} has no split {chosen}, only {', '.join(names)}")
-            return chosen
-        taken = None if split == "train" else self._split_name("train")
-        default = next((name for name in NAMES[split] if name in names and name != taken), None)
-        if default is None and split == "train":
-            if len(names) == 1:
-                return names[0]
-            raise InputError(f"{self.path}: choose one of {', '.join(names)} with --data.train_split")
-        return default
-
     @cached_property
-    def _train(self) -> Any:
-        """The rows of the train split."""
-        return self._splits_by_name[str(self._split_name("train"))]
+    def _rows(self) -> dict[str, Any]:
+        """The rows of each split that the data set has."""
+        rows: dict[str, Any] = {}
+        stored = self._splits_by_name
+        for split, chosen in self._chosen.items():
+            if chosen is not None and chosen not in stored:
+                raise InputError(f"{self.path} has no split {chosen}, only {', '.join(stored)}")
+            taken = rows.get("train")
+            names = [name for name in NAMES[split] if stored.get(name) not in (None, taken)]
+            if split == "train" and len(stored) == 1:
+                names = list(stored)
+            if chosen or names:
+                rows[split] = stored[chosen or names[0]]
+        if "train" not in rows:
+            raise InputError(f"{self.path}: choose one of {', '.join(stored)} with --data.train_split")
+        return rows
 
     @cached_property
     def _columns(self) -> tuple[str, str | None]:
         """Names of the columns of images and labels."""
         from datasets import ClassLabel, Image, Value
 
-        features = self._train.features
-        for column in (self.image_column, self.label_column):
-            if column is not None and column not in features:
-                raise InputError(f"{self.path} has no column {column}, only {', '.join(features)}")
-        images = [name for name, kind in features.items() if isinstance(kind, Image) or _is_file(kind)]
+        features = self._rows["train"].features
         labels = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
         labels = labels or [name for name in _LABELS if isinstance(features.get(name), Value)][:1]
-        chosen: list[str | None] = []
-        for columns, kind, column in (
-            (images, "image", self.image_column),
-            (labels, "label", self.label_column),
-        ):
-            if column is None and (len(columns) > 1 or (kind == "image" and not columns)):
-                count = "several" if columns else "no"
-                raise InputError(
-                    f"{self.path} has {count} columns of {kind}s among {', '.join(columns or features)}; "
-                    f"choose one with --data.{kind}_column"
-                )
-            chosen.append(column or next(iter(columns), None))
-        image, label = str(chosen[0]), chosen[1]
+        label = self._column("label", self.label_column, labels)
+        images = [name for name, kind in features.items() if isinstance(kind, Image) or _is_file(kind)]
+        image = str(self._column("image", self.image_column, images))
         if image not in images and not isinstance(features[image], Value):
             raise InputError(
                 f"{self.path}: the column {image} holds {features[image]}, not one image in each row"
             )
         return image, label
+
+    def _column(self, kind: str, chosen: str | None, columns: Sequence[str]) -> str | None:
+        """Return the chosen column, or the only one of a kind."""
+        present = list(self._rows["train"].features)
+        if chosen is not None and chosen not in present:
+            raise InputError(f"{self.path} has no column {chosen}, only {', '.join(present)}")
+        if chosen is None and len(columns) != 1 and (columns or kind == "image"):
+            raise InputError(
+                f"{self.path} has {'several' if columns else 'no'} columns of {kind}s among "
+                f"{', '.join(columns or present)}; choose one with --data.{kind}_column"
+            )
+        return chosen or next(iter(columns), None)
 
     @cached_property
     def _positions(self) -> dict[str, int]:
@@ -207,12 +201,10 @@ class HuggingFace(MapData):
         from datasets import ClassLabel, Value
 
         _, label = self._columns
-        names: list[Any] = []
-        kind = None if label is None else self._train.features[label]
-        if isinstance(kind, ClassLabel):
-            names = kind.names
-        elif isinstance(kind, Value) and "string" in kind.dtype:
-            names = sorted(name for name in self._train.unique(label) if name is not None)
+        kind = None if label is None else self._rows["train"].features[label]
+        names = kind.names if isinstance(kind, ClassLabel) else []
+        if isinstance(kind, Value) and "string" in kind.dtype:
+            names = sorted(name for name in self._rows["train"].unique(label) if name is not None)
         return {name: position for position, name in enumerate(names)}
 
 
@@ -221,7 +213,8 @@ def _is_file(feature: Any) -> bool:
     return isinstance(feature, dict) and {"bytes", "path"} <= feature.keys()
 
 
-def _offline() -> ExitStack:
+@contextmanager
+def _offline() -> Iterator[None]:
     """Keep the packages of Hugging Face from using the network."""
     import datasets.config
     import datasets.data_files
@@ -234,8 +227,9 @@ def _offline() -> ExitStack:
             raise OSError(f"{pattern} is not on this disk; download it with --data.download true")
         return resolve_pattern(pattern, *args, **options)
 
-    stack = ExitStack()
-    stack.enter_context(patch.object(datasets.config, "HF_HUB_OFFLINE", True))
-    stack.enter_context(patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", True))
-    stack.enter_context(patch.object(datasets.data_files, "resolve_pattern", resolve))
-    return stack
+    with (
+        patch.object(datasets.config, "HF_HUB_OFFLINE", True),
+        patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", True),
+        patch.object(datasets.data_files, "resolve_pattern", resolve),
+    ):
+        yield

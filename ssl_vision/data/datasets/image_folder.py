@@ -12,7 +12,6 @@ import torch
 from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision.data.datasets.decoded import DecodedData, Undecoded
-from ssl_vision.data.datasets.encoded import EncodedImages
 from ssl_vision.data.images import Images
 from ssl_vision.data.loading.decoding import squares
 from ssl_vision.data.loading.file_listing import Listing, count_images, list_images
@@ -22,7 +21,7 @@ from ssl_vision.data.loading.fingerprint import (
     digest_of_content,
     digest_of_files,
 )
-from ssl_vision.data.loading.prefetch import ahead, worker_processes
+from ssl_vision.data.loading.prefetch import prefetched
 from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked
@@ -68,7 +67,7 @@ class ImageFolder(DecodedData):
             this is done if the squares of the train split take more than 64 GiB.
         workers: Number of worker processes for each device, 0 for none. Default: the number of cores, divided
             by the devices.
-        **options: Options of `DecodedData` and `ImageData`.
+        **options: Options of `DecodedData` and its base classes.
 
     Attributes:
         skipped: Paths relative to root of undecodable files in the splits read so far.
@@ -96,7 +95,7 @@ class ImageFolder(DecodedData):
     ) -> None:
         super().__init__(root=root, image_size=image_size, **options)
         self.train, self.val_folder, self.test = map(os.path.expanduser, (train, val_folder, test))
-        self.image_size = image_size
+        self.image_size: int = image_size
         self.stream = stream
         self.workers = workers
         self._listings: dict[Split, Listing] = {}
@@ -129,11 +128,8 @@ class ImageFolder(DecodedData):
         self.check(split)
         listing = self.listing(split)
         if self._streams:
-            return EncodedImages(
-                listing, listing.classes if split == "train" else self.classes,
-                side=self.image_size, pixel_range=self.pixel_range, strict=self.strict,
-                workers=worker_processes(self.workers, self.trainer),
-            )  # fmt: skip
+            classes = listing.classes if split == "train" else self.classes
+            return self._encoded(listing, classes, side=self.image_size, workers=self.workers)
         undecoded = self._undecoded(split)
         images, file, contents = self._stored(undecoded)
         self._contents |= {undecoded.prefix + name: content for name, content in contents.items()}
@@ -215,7 +211,7 @@ class ImageFolder(DecodedData):
         contents |= self._contents
         unread = [path for path in states if path not in contents]
         workers = os.cpu_count() or 1
-        read = ahead(self._content, unread, workers=workers, depth=8 * workers)
+        read = prefetched(self._content, unread, workers=workers, depth=8 * workers)
         contents |= zip(unread, tracked(read, "checking", total=len(unread), unit="images"), strict=True)
         undecodable = {*self.skipped} | {
             path for path, file in known.items()

@@ -1,113 +1,305 @@
-"""Images and labels of map-style data sets, such as those of torchvision."""
+"""Map-style data sets: the base class of data modules that read them, and the one for those of users."""
 
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, Protocol
+import hashlib
+from collections.abc import Callable, Iterator, Sized
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
+from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
+from torch.utils import data as torch_data
 
-from ssl_vision.data.augment.random_views import Views
-from ssl_vision.data.augment.view_parameters import ViewParameters
-from ssl_vision.data.images import Images, integer_classes, numbered
-from ssl_vision.data.loading.decoding import PixelRange, Square, to_rgb
+from ssl_vision.data.datasets.decoded import DecodedData, Undecoded
+from ssl_vision.data.datasets.encoded import user_cache
+from ssl_vision.data.images import Images, MapDataset, class_positions, integer_classes
+from ssl_vision.data.loading.decoding import Decoded, PixelRange, Square, decodable, square
+from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
-_IN_MEMORY = 2**32
-"""Maximum size of images kept in memory in bytes; larger data sets are read on demand."""
+_SIDE = 96
+"""Smallest side of the squares that images of different or larger sizes become."""
+_SAMPLE = 64
 
 
-class MapDataset(Protocol):
-    """A data set whose items are pairs of an image and an integer label."""
+class Item(NamedTuple):
+    """An image of a map-style data set with its label, -1 for none."""
 
-    def __len__(self) -> int:
-        """Return the number of images."""
-        ...
+    image: Image.Image | Array
+    """A PIL image, or the channels of another one, (C, H, W) of any real dtype."""
+    label: int
 
-    def __getitem__(self, index: int, /) -> Any:
-        """Return an image and its label."""
-        ...
-
-
-class PreparedViews(Views):
-    """Views of images that are already resized and normalised, which cannot be augmented."""
-
-    def plain(self, images: Tensor) -> Tensor:
-        """Return the images as they are."""
-        return images
-
-    def from_states(self, *args: Any, **options: Any) -> Tensor:
-        """Refuse to augment.
-
-        Raises:
-            ValueError: always.
-        """
-        raise _not_augmented()
-
-    def parameters(self, *args: Any, **options: Any) -> ViewParameters:
-        """Refuse to augment.
-
-        Raises:
-            ValueError: always.
-        """
-        raise _not_augmented()
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Width and height."""
+        return self.image.size if isinstance(self.image, Image.Image) else self.image.shape[:0:-1]
 
 
-def _not_augmented() -> ValueError:
-    return ValueError(
-        "it needs augmented views, but the data set returns normalised tensors; return PIL images or uint8 "
-        "tensors, and set views"
-    )
+class MapData(DecodedData):
+    """Base class of data modules that read a map-style data set for each split.
 
-
-class MultichannelImage:
-    """An image with any number of channels, such as that of a multispectral sensor.
+    Subclasses implement `open`, which returns the data set of a split, and `has`. Items are pairs of an image
+    and a label, of which further values are ignored, or images alone. Images are PIL images, or uint8 tensors
+    (3, H, W) or (1, H, W) or arrays (H, W, 3) or (H, W). Labels are integers; -1 and None mark images without
+    a label.
 
     Args:
-        values: channels of the image, (C, H, W), of any real dtype.
-
-    Attributes:
-        size: (width, height), as of a PIL image.
-        mode: number of channels and dtype, for example "13 uint16".
-
-    Example:
-        >>> MultichannelImage(np.zeros((13, 8, 12), dtype=np.uint16)).square(8, (0, 10_000)).shape
-        (13, 8, 8)
+        root: Directory of the data set, or "" for a data set without one, whose cache is in the user's cache
+            directory.
+        image_size: Side of the stored squares in pixels. By default, squares of one size up to 96 pixels keep
+            it, and other images become squares of the size of the views, but of at least 96 pixels.
+        **options: Options of `DecodedData` and its base classes.
     """
 
-    def __init__(self, values: Array) -> None:
-        self.values = values
-        self.size = (values.shape[2], values.shape[1])
-        self.mode = f"{len(values)} {values.dtype}"
+    workers: int = 1
+    """Number of threads that read items."""
 
-    def load(self) -> None:
-        """Do nothing, because the values are in memory."""
+    def __init__(self, *, root: str | Path, image_size: int | None = None, **options: Any) -> None:
+        super().__init__(root=root, image_size=image_size, **options)
+        self._has_root = root != ""
+        self._open: dict[Split, MapDataset] = {}
+        self._by_id = False
 
-    def tobytes(self) -> bytes:
-        """Return the values as bytes."""
-        return self.values.tobytes()
+    @property
+    def title(self) -> str:
+        """Name of the data set in messages."""
+        return type(self).__name__
 
-    def square(self, side: int, pixel_range: PixelRange | None) -> Square:
-        """Resize the shorter side (antialiased bilinear), crop the centre and scale to 8 bits.
+    def open(self, split: Split) -> MapDataset:
+        """Return the data set of a split.
 
-        Args:
-            side: side of the square in pixels.
-            pixel_range: values that become 0 and 255, in all channels; None keeps the values of uint8.
-
-        Returns:
-            (C, side, side) uint8.
+        Raises:
+            InputError: there is none.
         """
-        low, high = pixel_range or (0, 255)
-        planes = [Image.fromarray(plane.astype(np.float32)) for plane in self.values]
-        squares = np.stack(
-            [np.asarray(ImageOps.fit(plane, (side, side), Image.Resampling.BILINEAR)) for plane in planes]
-        )
-        scaled = np.nan_to_num((squares.astype(np.float64) - low) * (255 / (high - low)))
-        return scaled.round().clip(0, 255).astype(np.uint8)
+        raise NotImplementedError
+
+    def class_names(self, dataset: MapDataset) -> tuple[str, ...]:
+        """Return the names of the classes that a data set states; empty if it states none."""
+        names = getattr(dataset, "classes", None)
+        if not isinstance(names, (list, tuple)):
+            return ()
+        return tuple(str(name[0] if isinstance(name, (list, tuple)) else name) for name in names)
+
+    def pair(self, item: Any, where: str) -> tuple[Any, Any]:
+        """Return the image and the label of an item of a data set, as they are."""
+        return (item[0], item[1]) if isinstance(item, (tuple, list)) and len(item) > 1 else (item, None)
+
+    def _item(self, split: Split, row: int) -> Item:
+        """Read an item; the image is a PIL image if it has three channels of 8 bits.
+
+        Raises:
+            InputError: the image is of no accepted type, or has another number of channels than the views.
+        """
+        where = f"{self.title}/{split}/{row}"
+        image, label = self.pair(self._dataset(split)[row], where)
+        values, number, channels = as_image(image, where), label_number(label, where), self.views.channels
+        count = 3 if isinstance(values, Image.Image) else len(values)
+        if count != channels and (count, channels) != (1, 3):
+            raise InputError(
+                f"{where} has {count} channels, but views.mean has {channels} numbers: give {count} numbers "
+                "in each of --data.views.mean and --data.views.std"
+            )
+        if isinstance(values, Image.Image):
+            return Item(values, number)
+        if values.dtype == np.uint8 and channels == 3:
+            pixels = values[0] if count == 1 else values.transpose(1, 2, 0)
+            return Item(Image.fromarray(np.ascontiguousarray(pixels)), number)
+        if values.dtype != np.uint8 and self.pixel_range is None:
+            raise InputError(
+                f"{where} is {values.dtype}: return PIL images or uint8 tensors, without ToTensor and "
+                "normalisation, which the views apply, or scale with --data.pixel_range [LOW,HIGH]"
+            )
+        return Item(np.broadcast_to(values, (channels, *values.shape[1:])), number)
+
+    def prepare_data(self) -> None:
+        """Write the caches that are used, in one process per machine."""
+        self._write_caches(*self._splits_of("validate"))
+
+    def read(self, split: Split) -> Images:
+        """Decode a split; "pretrain" is the same as "train".
+
+        Raises:
+            InputError: the split does not exist, none of its images can be decoded, or its labels are not
+                those of the train split.
+        """
+        if split == "pretrain":
+            return self.split("train")
+        self.check(split)
+        stored = self._stored(self._undecoded(split))
+        labels = torch.tensor([int(label) for label in stored.contents.values()])
+        stated, largest = self.class_names(self._dataset(split)), int(labels.max())
+        if split == "train":
+            self._by_id = len(stated) <= largest
+            classes = integer_classes(labels) if self._by_id else stated if largest >= 0 else ()
+            if (missing := int((labels < 0).sum())) > 0:
+                count = "no" if missing == len(labels) else f"{len(labels) - missing:,} of {len(labels):,}"
+                rank_zero_info(f"images: {count} train images of {self.title} have a label")
+        else:
+            classes = self.classes
+        if self._by_id:
+            labels = class_positions(labels, classes)
+        if not classes:
+            labels.fill_(-1)
+        elif split != "train" and (
+            int(labels.max()) >= len(classes) or stated[: len(classes)] != classes[: len(stated)]
+        ):
+            raise InputError(f"the classes of {self.title}'s {split} split are not those of train")
+        return Images(stored.images, labels, classes, file=stored.file)
+
+    def folder_of(self, split: Split) -> Path | None:
+        """Return the root, or None for data without a directory."""
+        return self.root if self._has_root else None
+
+    def _dataset(self, split: Split) -> MapDataset:
+        if split not in self._open:
+            self._open[split] = dataset = self.open(split)
+            if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+                raise InputError(f"{self.title} is not a map-style data set: it has no length or no items")
+            if not len(dataset):
+                raise InputError(f"the {split} split of {self.title} has no images")
+        return self._open[split]
+
+    def _cache_place(self) -> Path:
+        if self.cache_dir is None and not self._has_root:
+            return user_cache() / type(self).__name__
+        return super()._cache_place()
+
+    def _undecoded(self, split: Split) -> Undecoded:
+        side, where = self._side, Path(self.title, split)
+
+        def decode(name: str) -> Decoded:
+            image, label = self._item(split, int(name))
+            if isinstance(image, Image.Image):
+                return Decoded(name, square(image, side, self.pixel_range), str(label))
+            return Decoded(name, channels_square(image, side, self.pixel_range), str(label))
+
+        def squares() -> Iterator[Decoded]:
+            return decodable(
+                decode, names, where=lambda name: str(where / name), strict=self.strict, workers=self.workers
+            )
+
+        names = list(map(str, range(len(self._dataset(split)))))
+        label = hashlib.sha256(self.identity.encode()).hexdigest()[:8]
+        return Undecoded(
+            f"{Path(self.title).name}-{label}-{split}", where, names, lambda: self._digest(split), squares,
+            side=side, channels=self.views.channels, prefix=f"{split}/",
+        )  # fmt: skip
+
+    @property
+    def identity(self) -> str:
+        """Text that distinguishes this data set from others in a cache directory."""
+        return self.title
+
+    def _digest(self, split: Split) -> str:
+        """Digest of the number of images and of the labels and pixels of 64 evenly spaced ones."""
+        digest = hashlib.sha256(f"{self.identity} {len(self._dataset(split))}".encode())
+        for item, pixels in self._sample(split):
+            digest.update(f"{item.label} {pixels.dtype} {pixels.shape}".encode())
+            digest.update(pixels.tobytes())
+        return digest.hexdigest()[:16]
+
+    def _sample(self, split: Split) -> Iterator[tuple[Item, Array]]:
+        """Yield evenly spaced items that can be decoded, with their pixels."""
+        count = len(self._dataset(split))
+        for row in range(0, count, max(1, count // _SAMPLE)):
+            try:
+                item = self._item(split, row)
+                pixels = np.asarray(item.image)
+            except InputError:
+                raise
+            except Exception:  # damaged images are reported when all are decoded
+                continue
+            yield item, pixels
+
+    @cached_property
+    def _side(self) -> int:
+        if self.image_size is not None:
+            return self.image_size
+        sizes = {item.size for item, _ in self._sample("train")}
+        side = min(min(size) for size in sizes) if sizes else _SIDE
+        return side if sizes == {(side, side)} and side <= _SIDE else max(_SIDE, self.views.size)
+
+
+class Dataset(MapData):
+    """A map-style data set of your own: any class with ``__len__`` and ``__getitem__``.
+
+    Items are pairs of an image and a label, or images alone. Images are PIL images, uint8 tensors (3, H, W)
+    or (1, H, W), or uint8 arrays (H, W, 3) or (H, W); do not normalise or augment them. Labels are integers;
+    -1 and None mark images without a label. An attribute `classes` names the classes.
+
+    Images may have any other number C of channels if `views.mean` and `views.std` have C numbers: tensors
+    (C, H, W) or arrays (H, W, C) of any real dtype, which `pixel_range` scales to 8 bits.
+
+    Args:
+        dataset: Class of the training images, with its arguments, or a function that returns the data set.
+        val_dataset: The same for the validation split. Default: there is none.
+        test_dataset: The same for the test split. Default: there is none.
+        **options: Options of `MapData` and its base classes.
+
+    Example:
+        >>> from torchvision.datasets import FakeData
+        >>> data = Dataset(dataset=lambda: FakeData(size=20, image_size=(3, 16, 16)))
+        >>> data.split("train").shape, data.has("test")
+        ((3, 16, 16), False)
+    """
+
+    def __init__(
+        self,
+        *,
+        dataset: Callable[[], Sized] | Callable[[], torch_data.Dataset[Any]],
+        val_dataset: Callable[[], Sized] | Callable[[], torch_data.Dataset[Any]] | None = None,
+        test_dataset: Callable[[], Sized] | Callable[[], torch_data.Dataset[Any]] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(root="", **options)
+        self._factories = {"train": dataset, "val": val_dataset, "test": test_dataset}
+
+    @property
+    def title(self) -> str:
+        """Name of the class of the data set."""
+        return type(self._dataset("train")).__name__
+
+    def has(self, split: Split) -> bool:
+        """Return True if a data set was given for the split."""
+        return split == "pretrain" or self._factories[split] is not None
+
+    def _missing_split(self, split: Split) -> str:
+        return f"there is no {split} split; set its data set with --data.{split}_dataset"
+
+    def open(self, split: Split) -> MapDataset:
+        """Make the data set of a split."""
+        factory = self._factories["train" if split == "pretrain" else split]
+        assert factory is not None
+        return cast(MapDataset, factory())
+
+
+def channels_square(values: Array, side: int, pixel_range: PixelRange | None) -> Square:
+    """Resize the shorter side (antialiased bilinear), crop the centre and scale to 8 bits.
+
+    Args:
+        values: Channels of the image, (C, H, W), of any real dtype.
+        side: Side of the square in pixels.
+        pixel_range: Values that become 0 and 255, in all channels; None keeps the values of uint8.
+
+    Returns:
+        (C, side, side) uint8.
+
+    Example:
+        >>> channels_square(np.zeros((13, 8, 12), dtype=np.uint16), 8, (0, 10_000)).shape
+        (13, 8, 8)
+    """
+    low, high = pixel_range or (0, 255)
+    planes = [Image.fromarray(plane.astype(np.float32)) for plane in values]
+    squares = np.stack(
+        [np.asarray(ImageOps.fit(plane, (side, side), Image.Resampling.BILINEAR)) for plane in planes]
+    )
+    scaled = np.nan_to_num((squares.astype(np.float64) - low) * (255 / (high - low)))
+    return scaled.round().clip(0, 255).astype(np.uint8)
 
 
 def as_image(image: Any, where: str) -> Image.Image | Array:
@@ -145,126 +337,3 @@ def label_number(label: Any, where: str) -> int:
     if number < -1:
         raise InputError(f"{where} has the label {number}; labels must be -1 or more")
     return number
-
-
-class DatasetImages(Images):
-    """Images of a map-style data set that are read on demand, or already normalised.
-
-    Args:
-        read: function that returns the image of a row of the data set as a tensor (C, H, W).
-        shape: (C, H, W) of all images.
-        labels: (N,) int64, -1 for images without a label.
-        classes: names of the classes.
-    """
-
-    rows: Tensor
-
-    def __init__(
-        self,
-        read: Callable[[int], Tensor],
-        shape: tuple[int, ...],
-        labels: Tensor,
-        classes: tuple[str, ...],
-    ) -> None:
-        nothing = torch.empty(0, *shape, dtype=torch.uint8)
-        super().__init__(nothing, labels, classes, rows=torch.arange(len(labels)))
-        self._read = read
-
-    def at(self, indices: Tensor, *, pin: bool = False) -> Tensor:
-        """Read the images at ``indices``, (M,) int64."""
-        images = torch.stack([self._read(row) for row in self.rows[indices].tolist()])
-        return images.pin_memory() if pin else images
-
-
-def read_dataset(dataset: MapDataset, *, size: int | None = None) -> Images:
-    """Read the labels of a map-style data set, and its images if they take at most 4 GiB.
-
-    Images are PIL images, uint8 tensors (3, H, W) or (1, H, W), uint8 arrays (H, W, 3) or (H, W), or
-    floating-point tensors (3, H, W) that are already normalised. Labels are integers; -1 or None marks an
-    image without a label.
-
-    Args:
-        dataset: the data set; ``dataset[i]`` is a pair (image, label), and further values are ignored.
-        size: side in pixels of the squares that PIL images are converted to (shorter side resized, longer
-            one centre cropped), unless all of them are squares of one size. None requires images of one size.
-
-    Raises:
-        InputError: the data set is empty or has no length, an item is not a pair, or image sizes differ.
-
-    Example:
-        >>> pairs = [(torch.zeros(3, 8, 8, dtype=torch.uint8), label) for label in (0, 1, 1)]
-        >>> images = read_dataset(pairs)
-        >>> images.at(torch.tensor([0, 2])).shape, images.labels
-        (torch.Size([2, 3, 8, 8]), tensor([0, 1, 1]))
-    """
-    name = type(dataset).__name__
-    try:
-        count = len(dataset)
-    except TypeError as error:
-        raise InputError(f"{name} has no length; a map-style data set is required") from error
-    if not count:
-        raise InputError(f"{name} has no images")
-    first, _ = _pair(dataset, 0, name)
-    if size is not None and isinstance(first, Image.Image) and first.width == first.height:
-        with suppress(_SizesDifferError):
-            return _read(dataset, count, name, size=None)
-    return _read(dataset, count, name, size=size)
-
-
-class _SizesDifferError(InputError):
-    pass
-
-
-def _read(dataset: MapDataset, count: int, name: str, *, size: int | None) -> Images:
-    def read(row: int) -> Tensor:
-        return _pixels(_pair(dataset, row, name)[0], size, f"{name}[{row}]")
-
-    first = read(0)
-    in_memory = count * first.nbytes <= _IN_MEMORY
-    store = torch.empty((count if in_memory else 0, *first.shape), dtype=first.dtype)
-    ids = torch.empty(count, dtype=torch.int64)
-    for row in range(count):
-        image, label = _pair(dataset, row, name)
-        ids[row] = label_number(label, f"{name}[{row}]")
-        pixels = _pixels(image, size, f"{name}[{row}]")
-        if pixels.shape != first.shape or pixels.dtype != first.dtype:
-            raise _SizesDifferError(
-                f"{name}[{row}] is {pixels.dtype} {tuple(pixels.shape)}, {name}[0] {first.dtype} "
-                f"{tuple(first.shape)}: images of one size and type are required"
-            )
-        if in_memory:
-            store[row] = pixels
-    classes = integer_classes(ids)
-    labels = numbered(ids, classes)
-    if in_memory and store.dtype == torch.uint8:
-        return Images(store, labels, classes)
-    return DatasetImages(store.__getitem__ if in_memory else read, tuple(first.shape), labels, classes)
-
-
-def prepared_views(images: Images) -> PreparedViews:
-    """Return the views of images that are already normalised."""
-    height, width = images.shape[-2:]
-    return PreparedViews(size=max(height, width))
-
-
-def _pair(dataset: MapDataset, row: int, name: str) -> tuple[Any, Any]:
-    item = dataset[row]
-    if not isinstance(item, (tuple, list)) or len(item) < 2:
-        raise InputError(f"{name}[{row}] must be a pair (image, label), got {type(item).__name__}")
-    return item[0], item[1]
-
-
-def _pixels(image: Any, size: int | None, where: str) -> Tensor:
-    """Return an image as a tensor (3, H, W), uint8 or floating-point."""
-    values = as_image(image, where)
-    if isinstance(values, Image.Image):
-        rgb = to_rgb(values)
-        if size is not None and rgb.size != (size, size):
-            rgb = ImageOps.fit(rgb, (size, size), Image.Resampling.BILINEAR)
-        return torch.from_numpy(np.array(rgb)).permute(2, 0, 1)
-    if len(values) not in (1, 3) or (values.dtype != np.uint8 and values.dtype.kind != "f"):
-        raise InputError(
-            f"{where} is {values.dtype} {values.shape}; tensors must have one or three channels, and be "
-            "uint8 or floating-point"
-        )
-    return torch.from_numpy(np.ascontiguousarray(values)).expand(3, -1, -1)

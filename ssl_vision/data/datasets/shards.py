@@ -14,27 +14,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ssl_vision.data.augment.random_views import Views
-from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, cache_place, check_decoding
-from ssl_vision.data.datasets.encoded import EncodedImages
+from ssl_vision.data.datasets.encoded import EncodedData
 from ssl_vision.data.images import Images
-from ssl_vision.data.loading.decoding import PixelRange
 from ssl_vision.data.loading.file_listing import (
     EXTENSIONS,
     Arrays,
     Integers,
     Names,
+    is_image_name,
     load_arrays,
-    names_image,
     store_arrays,
 )
 from ssl_vision.data.loading.fingerprint import FileRecord, Fingerprint, digest_of_content
-from ssl_vision.data.loading.prefetch import worker_processes
-from ssl_vision.data.module import ImageData, Split
+from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked
 
-_VERSION = 4
+_VERSION = 5
 _OPTIONS = {
     "pretrain": "--data.train", "train": "--data.train", "val": "--data.val_files", "test": "--data.test",
 }  # fmt: skip
@@ -42,7 +38,7 @@ _DIGITS = 6
 """Largest number of digits of a label that is the position of a class and not its name."""
 
 
-class Shards(ImageData):
+class Shards(EncodedData):
     """Images in uncompressed tar files, such as those of WebDataset, decoded for each batch.
 
     The members of a sample have the same path up to the first dot of the file name. The label of a sample is
@@ -60,14 +56,9 @@ class Shards(ImageData):
         test: Pattern of the tar files of the test split.
         label_key: Key of the label in `.json` members.
         image_size: Side of the decoded squares in pixels.
-        views: Random views of the images.
-        pixel_range: Values of grey images of more than 8 bits that become black and white.
-        strict: Raise an error for an image that cannot be decoded, instead of replacing it with a warning.
         workers: Number of worker processes for each device, 0 for none. Default: the number of cores, divided
             by the devices.
-        cache_dir: Directory of the index. Default: root/.ssl_vision_cache, or the user's cache directory if
-            root is not writable.
-        **options: Options of `ImageData`.
+        **options: Options of `EncodedData` and `ImageData`.
 
     Raises:
         InputError: image_size is not in 1..4096, or pixel_range is empty.
@@ -87,22 +78,14 @@ class Shards(ImageData):
         test: str = "test*.tar",
         label_key: str = "label",
         image_size: int = 96,
-        views: Views = IMAGENET_VIEWS,
-        pixel_range: PixelRange | None = None,
-        strict: bool = False,
         workers: int | None = None,
-        cache_dir: str | Path | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(root=root, views=views, **options)
-        check_decoding(image_size, pixel_range)
+        super().__init__(root=root, image_size=image_size, **options)
         self.patterns = {"pretrain": train, "train": train, "val": val_files, "test": test}
         self.label_key = label_key
-        self.image_size = image_size
-        self.pixel_range = pixel_range
-        self.strict = strict
+        self.image_size: int = image_size
         self.workers = workers
-        self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
         self._indices: dict[str, TarIndex] = {}
 
     def has(self, split: Split) -> bool:
@@ -141,8 +124,7 @@ class Shards(ImageData):
             paths = self._paths(split)
             if not paths:
                 raise InputError(f"no files {self.root / pattern}; set their pattern with {_OPTIONS[split]}")
-            place = cache_place(self.root, self.cache_dir)
-            self._indices[pattern] = index_tars(paths, place=place, label_key=self.label_key)
+            self._indices[pattern] = index_tars(paths, place=self._cache_place(), label_key=self.label_key)
         return self._indices[pattern]
 
     def prepare_data(self) -> None:
@@ -158,11 +140,8 @@ class Shards(ImageData):
         if split == "pretrain":
             return self.split("train")
         self.check(split)
-        return EncodedImages(
-            self.index(split), self.index("train").classes,
-            side=self.image_size, pixel_range=self.pixel_range, strict=self.strict,
-            workers=worker_processes(self.workers, self.trainer),
-        )  # fmt: skip
+        classes = self.index("train").classes
+        return self._encoded(self.index(split), classes, side=self.image_size, workers=self.workers)
 
     def fingerprint(self, known: Mapping[str, FileRecord] | None = None) -> Fingerprint:
         """Compute a digest of the names, sizes and labels of the images used by `fit`.
@@ -270,7 +249,7 @@ def index_tars(paths: Sequence[Path], *, place: Path, label_key: str) -> TarInde
         raise InputError(f"{error.filename} cannot be read ({error.strerror})") from error
     key = repr((_VERSION, label_key, [os.path.relpath(path, place) for path in paths]))
     file = place / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.index"
-    arrays = load_arrays(file)
+    arrays = load_arrays(file, ("shards", "names", "offsets", "sizes", "labels", "classes", "states"))
     if arrays is None or not np.array_equal(arrays["states"], states):
         arrays = _arrays(paths, label_key) | {"states": states}
         store_arrays(file, arrays)
@@ -323,7 +302,7 @@ def _samples(path: Path, label_key: str, left_out: list[str]) -> list[_Sample]:
                 start, _, suffix = file.partition(".")
                 sample, is_image = os.path.join(folder, start), f".{suffix.lower()}" in EXTENSIONS
                 if member.isdir() or not (is_image or suffix in ("cls", "json")):
-                    if member.isfile() and names_image(file):
+                    if member.isfile() and is_image_name(file):
                         left_out.append(f"{path}/{name}")
                     continue
                 if not member.isfile() or member.issparse():

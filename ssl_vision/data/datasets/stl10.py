@@ -9,14 +9,13 @@ from torch import Tensor
 from torchvision import datasets
 
 from ssl_vision.data.augment.random_views import Views
-from ssl_vision.data.images import Images, RowFile
-from ssl_vision.data.loading.download import absent, fetch
+from ssl_vision.data.images import Images
+from ssl_vision.data.loading.download import fetch, missing_data
 from ssl_vision.data.module import ImageData, Split
 from ssl_vision.errors import InputError
 
 _VIEWS = Views(size=96, mean=(0.4467, 0.4398, 0.4066), std=(0.2603, 0.2566, 0.2713))
 _SIDE = 96
-_BYTES = 3 * _SIDE**2
 
 
 class STL10(ImageData):
@@ -67,7 +66,7 @@ class STL10(ImageData):
     def read(self, split: Split) -> Images:
         """Read a split; "pretrain" is train followed by unlabeled, whose labels are -1.
 
-        The images of pretrain are read into memory, those of train and test stay in their files.
+        The images of pretrain are read into memory, those of train and test are mapped from their files.
         """
         if split == "pretrain" and not self.unlabeled:
             return self.split("train")
@@ -76,24 +75,25 @@ class STL10(ImageData):
             return pretrain.select(pretrain.labelled)
         part = "test" if split == "test" else "train"
         names = [f"{part}_X.bin"] + (["unlabeled_X.bin"] if split == "pretrain" else [])
-        files = [self._images(name) for name in names]
-        labels = torch.full((sum(file.shape[0] for file in files),), -1)
-        labels[: files[0].shape[0]] = self._labels(part, files[0].shape[0])
+        stored = [self._images(name) for name in names]
+        labels = torch.full((sum(map(len, stored)),), -1)
+        labels[: len(stored[0])] = self._labels(part, len(stored[0]))
         classes = tuple(self._file("class_names.txt").read_text().split())
-        if split == "pretrain":
-            return Images(torch.cat([file.memory_map() for file in files]), labels, classes)
-        return Images(files[0].memory_map(), labels, classes, file=files[0])
+        return Images(torch.cat(stored) if len(stored) > 1 else stored[0], labels, classes)
 
-    def _images(self, name: str) -> RowFile:
+    def _images(self, name: str) -> Tensor:
+        """Map the images of a file, which are stored column by column, into memory."""
         path = self._file(name)
-        count = max(1, path.stat().st_size // _BYTES)
-        advice = "download it with --data.download true"
-        return RowFile(path, (count, 3, _SIDE, _SIDE), by_column=True, advice=advice)
+        try:
+            columns = np.memmap(path, np.uint8, mode="c").reshape(-1, 3, _SIDE, _SIDE)
+        except ValueError as error:  # of its size
+            raise InputError(f"{path} is damaged; download it with --data.download true") from error
+        return torch.from_numpy(columns).transpose(2, 3)
 
     def _file(self, name: str) -> Path:
         path = self.folder / name
         if not path.is_file():
-            raise absent("STL-10", path, folder=self.folder.name)
+            raise missing_data("STL-10", path, folder=self.folder.name)
         return path
 
     def _labels(self, part: str, count: int) -> Tensor:

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from torchvision import datasets
 
-from ssl_vision.data.datasets.map_data import MapData
-from ssl_vision.data.datasets.map_style import MapDataset
-from ssl_vision.data.loading.download import absent, fetching
+from ssl_vision.data.datasets.map_style import MapData
+from ssl_vision.data.images import MapDataset
+from ssl_vision.data.loading.download import fetching, missing_data
 from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
 
@@ -72,7 +72,7 @@ class Torchvision(MapData):
         name: Name of the class in torchvision.datasets, such as Flowers102.
         root: Directory that torchvision reads.
         arguments: Further arguments of the class, such as {"size": "160px"}.
-        **options: Options of `MapData`, `DecodedData` and `ImageData`.
+        **options: Options of `MapData` and its base classes.
 
     Raises:
         InputError: torchvision has no such data set, or its images have no classes.
@@ -145,7 +145,7 @@ class Torchvision(MapData):
             if isinstance(error.__context__, ImportError):
                 raise InputError(f"{self.name} requires another package: {error.__context__}") from error
             if self.name not in _NOT_DOWNLOADED:
-                raise absent(self.name, self.root) from error
+                raise missing_data(self.name, self.root) from error
             cause = " ".join(str(error).split())
             raise InputError(
                 f"{self.name} is missing or damaged at {self.root} ({cause}); it cannot be downloaded: "

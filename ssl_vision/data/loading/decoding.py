@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torchvision.io import ImageReadMode, decode_image
 
 from ssl_vision.data.loading.fingerprint import digest_of_content
-from ssl_vision.data.loading.prefetch import ahead
+from ssl_vision.data.loading.prefetch import prefetched
 from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked
 
@@ -114,7 +114,7 @@ def decodable(
         except Exception as error:  # Pillow may raise nearly anything for damaged files
             return error
 
-    results = ahead(attempt, names, workers=workers, depth=8 * workers)
+    results = prefetched(attempt, names, workers=workers, depth=8 * workers)
     first: Exception | None = None
     failed = 0
     for name, decoded in zip(
@@ -123,7 +123,7 @@ def decodable(
         if not isinstance(decoded, Exception):
             yield decoded
         elif strict:
-            raise corrupt(where(name), decoded) from decoded
+            raise decoding_error(where(name), decoded) from decoded
         else:
             first, failed = first or decoded, failed + 1
     if first is not None and failed == len(names):
@@ -132,7 +132,7 @@ def decodable(
         raise InputError(f"none of the {len(names)} images can be decoded, for example {example}") from first
 
 
-def corrupt(path: str | Path, cause: object, *, strict: bool = True) -> InputError:
+def decoding_error(path: str | Path, cause: object, *, strict: bool = True) -> InputError:
     """Return the error for a file that cannot be decoded."""
     advice = ", or set strict false to skip it" if strict else ""
     return InputError(f"{path} cannot be decoded ({' '.join(str(cause).split())}); remove it{advice}")

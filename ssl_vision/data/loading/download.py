@@ -11,7 +11,7 @@ from torchvision.datasets.utils import download_and_extract_archive
 from ssl_vision.errors import InputError
 
 
-def absent(name: str, path: Path, *, folder: str | None = None) -> InputError:
+def missing_data(name: str, path: Path, *, folder: str | None = None) -> InputError:
     """The error for a data set, or a file of it, that is not at `path` or is damaged there.
 
     Args:

@@ -5,7 +5,6 @@ import mimetypes
 import os
 import secrets
 import time
-import zlib
 from array import array
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_warn
 
@@ -33,8 +31,9 @@ EXTENSIONS = {
 _DIGITS = 16
 _FOLDER = -2
 """Size of a folder, which distinguishes it from files."""
-_VERSION = 3
+_VERSION = 4
 _THREADS = 8
+_STORED_ARRAYS = ("names", "sizes", "modified", "labels", "classes", "folders", "folders_modified")
 _STORED = 2**16
 """Number of files from which a listing is stored."""
 _RECENT = 2 * 10**9
@@ -232,7 +231,7 @@ class _Walk:
                     parts.extendleft(reversed(part.result()))
                 else:
                     yield part
-        finally:  # without waiting, as in `ahead`
+        finally:  # without waiting, as in `prefetched`
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, prefix: str, above: frozenset[tuple[int, int]]) -> list[Any]:
@@ -269,7 +268,7 @@ class _Walk:
             if entry.is_dir():
                 return entry.name, _FOLDER, 0
             if extension not in EXTENSIONS:
-                self.unread.update([extension] if names_image(entry.name) else [])
+                self.unread.update([extension] if is_image_name(entry.name) else [])
                 return None
             status = entry.stat()
         except OSError:  # a link to itself or without a target
@@ -282,7 +281,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def names_image(name: str) -> bool:
+def is_image_name(name: str) -> bool:
     """Return True if the extension of a file is that of an image of any type."""
     extension = os.path.splitext(name)[1].lower()
     return extension in EXTENSIONS or (mimetypes.guess_type(f"x{extension}")[0] or "").startswith("image/")
@@ -296,12 +295,12 @@ def listing_file(place: Path, folder: Path, but: Collection[Path]) -> Path:
 
 def read_listing(file: Path, folder: Path) -> Listing | None:
     """Read a stored listing of a folder; None if there is none, or a folder has changed."""
-    arrays = load_arrays(file)
+    arrays = load_arrays(file, _STORED_ARRAYS)
     if arrays is None:
         return None
     try:
         with ThreadPoolExecutor(_THREADS) as pool:
-            times = list(pool.map(lambda name: _modified(folder, name), Names(arrays.pop("folders"))))
+            times = list(pool.map(lambda name: _mtime(folder, name), Names(arrays.pop("folders"))))
     except OSError:
         return None
     if times != arrays.pop("folders_modified").tolist():
@@ -319,10 +318,10 @@ def write_listing(file: Path, listing: Listing, folders: dict[str, int]) -> None
         folders: Modification time of each listed folder, by its relative path.
     """
     with suppress(OSError):
-        before = _modified(listing.folder, "")
+        before = _mtime(listing.folder, "")
         file.parent.mkdir(parents=True, exist_ok=True)
         if folders[""] == before:  # the new directory may have changed it
-            folders[""] = _modified(listing.folder, "")
+            folders[""] = _mtime(listing.folder, "")
     arrays: Arrays = {
         "names": listing.names.packed,
         "sizes": listing.sizes,
@@ -335,39 +334,26 @@ def write_listing(file: Path, listing: Listing, folders: dict[str, int]) -> None
     store_arrays(file, arrays)
 
 
-def _modified(folder: Path, name: str) -> int:
+def _mtime(folder: Path, name: str) -> int:
     return os.stat(os.path.join(folder, name)).st_mtime_ns
 
 
-def load_arrays(file: Path) -> Arrays | None:
-    """Map the arrays of a file into memory.
-
-    Returns:
-        The arrays; None if there is no such file, it is damaged, or it is replaced while it is opened.
-    """
+def load_arrays(file: Path, names: Collection[str]) -> Arrays | None:
+    """Return the arrays of a file; None if there is no such file, or it is damaged."""
     try:
-        stored = torch.load(file, mmap=True, weights_only=True)
-        arrays = {name: values.numpy() for name, values in stored["arrays"].items()}
-        return arrays if stored["checksum"] == _checksum(arrays) else None
-    except Exception:  # torch may raise nearly anything for damaged files
+        with np.load(file) as stored:
+            return {name: stored[name] for name in names} if stored.zip.testzip() is None else None
+    except Exception:  # NumPy may raise nearly anything for damaged files
         return None
 
 
 def store_arrays(file: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write arrays to a file, which is renamed when it is complete, if its directory is writable."""
     partial = file.with_name(f"{file.name}.{secrets.token_hex(4)}.partial")
-    tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
-    with suppress(OSError, RuntimeError):  # torch reports a full disk as a RuntimeError
+    with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        torch.save({"arrays": tensors, "checksum": _checksum(arrays)}, partial)
+        with partial.open("wb") as out:
+            np.savez(out, allow_pickle=False, **arrays)
         os.replace(partial, file)
     with suppress(OSError):
         partial.unlink(missing_ok=True)
-
-
-def _checksum(arrays: Mapping[str, NDArray[Any]]) -> int:
-    checksum = 0
-    for name, values in sorted(arrays.items()):
-        checksum = zlib.crc32(f"{name} {values.dtype} {values.shape}".encode(), checksum)
-        checksum = zlib.crc32(np.ascontiguousarray(values).data, checksum)
-    return checksum

@@ -12,7 +12,7 @@ from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
 
 from ssl_vision.data.images import Batch, Images
-from ssl_vision.data.loading.prefetch import ahead, decoded_ahead
+from ssl_vision.data.loading.prefetch import batches_of_workers, prefetched
 from ssl_vision.data.random import Stream, fold
 from ssl_vision.errors import InputError, check
 
@@ -137,7 +137,7 @@ class Batches:
             done = self._resumed[1] if self._resumed[0] == epoch else 0
         self._resumed = (0, 0)
         before = self.data.replaced
-        for batch in self._made(islice(self._shares(), done, None)):
+        for batch in self._batches(islice(self._rows_of_batches(), done, None)):
             done += 1
             self._position = (epoch, done)
             yield batch
@@ -158,14 +158,14 @@ class Batches:
         """Continue after the batches of the state, if the next pass is of the same epoch."""
         self._position = self._resumed = (state["epoch"], state["step"])
 
-    def _made(self, shares: Iterator[Tensor]) -> Iterator[Batch]:
+    def _batches(self, shares: Iterator[Tensor]) -> Iterator[Batch]:
         """Make the batches of the shares, in order."""
         if self.data.workers:
-            return decoded_ahead(self.data, shares, pin=self._pin)
+            return batches_of_workers(self.data, shares, pin=self._pin)
         streamed = self._pin or self.data.file is not None or not len(self.data.store)
-        return ahead(self._batch, shares) if streamed else map(self._batch, shares)
+        return prefetched(self._batch, shares) if streamed else map(self._batch, shares)
 
-    def _shares(self) -> Iterator[Tensor]:
+    def _rows_of_batches(self) -> Iterator[Tensor]:
         """Iterate over this process's rows of every global batch, on the device of the images."""
         rows = self.sampler.rows()
         if self._device.type == "cuda":

@@ -14,14 +14,13 @@ from multiprocessing.util import Finalize
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ssl_vision.data.images import Batch, Images
-from ssl_vision.errors import InputError, check
+from ssl_vision.errors import InputError
 
 _SECONDS_OF_A_STEP = 120
 """Time that workers give the main process to finish its step, which may compile, and to save."""
@@ -30,7 +29,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def ahead(
+def prefetched(
     make: Callable[[Item], Result], items: Iterable[Item], *, workers: int = 1, depth: int = 1
 ) -> Iterator[Result]:
     """Yield ``make(item)`` for every item, in order, computed in threads ahead of time.
@@ -86,25 +85,7 @@ class _BatchesOfRows(Dataset[_Decoded]):
         return _Decoded(batch, [str(each.message) for each in caught], self.data.replaced - before)
 
 
-def worker_processes(chosen: int | None, trainer: pl.Trainer | None) -> int:
-    """Return the number of processes that decode for one device: by default, its share of the cores.
-
-    Args:
-        chosen: The number, or None for the default.
-        trainer: Trainer that uses the devices of this machine; None for the processes of torchrun.
-
-    Raises:
-        InputError: the number is negative.
-    """
-    check("workers", chosen, at_least=0)
-    if chosen is not None:
-        return chosen
-    devices = trainer.num_devices if trainer else int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // devices)
-
-
-def decoded_ahead(data: Images, shares: Iterator[Tensor], *, pin: bool) -> Iterator[Batch]:
+def batches_of_workers(data: Images, shares: Iterator[Tensor], *, pin: bool) -> Iterator[Batch]:
     """Decode batches in `data.workers` processes, two ahead in each, and yield them in order.
 
     Warnings are repeated in this process.
