@@ -169,12 +169,10 @@ def evaluate(source: nn.Module | str | PathLike[str], **options: Any) -> Evaluat
         listed = [values] if isinstance(values, (str, PathLike)) else values
         args += [f"--{name}={value}" for value in listed]
     with local_modules(args), _globals_restored():
-        stored = evaluated(args)
-    if stored.error is not None:
-        raise stored.error
-    if stored.page is not None:
-        write(**stored.page)
-    return stored.result
+        result, page = evaluated(args)
+    if page is not None:
+        write(**page)
+    return result
 
 
 def _options(values: Mapping[str, Any]) -> Iterator[str]:

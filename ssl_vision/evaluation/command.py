@@ -1,8 +1,6 @@
 """``ssl-vision evaluate``: accuracies and representation metrics under named protocols."""
 
-import dataclasses
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,16 +10,16 @@ from ssl_vision.cli.fit_help import class_help
 from ssl_vision.cli.import_paths import add_allow_class, allowed_classes
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.data import ImageData
-from ssl_vision.encoders import Encoder, Timm
+from ssl_vision.encoders import Timm
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.feature_extractor import FeatureCache, FeatureExtractor
 from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.probe import ProbeRule
 from ssl_vision.evaluation.processes import first_before_others, sharing
 from ssl_vision.evaluation.protocol import chosen_protocols, shipped
-from ssl_vision.evaluation.results import Evaluation, Stored, check_output, written
+from ssl_vision.evaluation.results import Evaluation, check_output, written
 from ssl_vision.evaluation.splits import Splits, data_place, same_data
-from ssl_vision.evaluation.subject import Network, Subject, networks_beside, run_protocols
+from ssl_vision.evaluation.subject import compared, run_protocols
 from ssl_vision.methods import Layers
 from ssl_vision.pretrained.encoder_options import (
     add_encoder_options,
@@ -30,7 +28,7 @@ from ssl_vision.pretrained.encoder_options import (
     names_encoder,
     with_classes,
 )
-from ssl_vision.pretrained.opened_run import ROOT_NEEDED, OpenedRun, open_run
+from ssl_vision.pretrained.opened_run import ROOT_NEEDED, open_run
 from ssl_vision.runs.config import class_name
 from ssl_vision.runs.evaluation_file import DEFAULT_PROTOCOL, evaluation_summary, merged, read_rows
 from ssl_vision.tracking.wandb import mirror_rows
@@ -48,9 +46,6 @@ kept. Nothing is downloaded unless ``--data.download true`` is given. A run of a
 ``--data.root``. torchrun starts several processes, which share the embedding.
 """
 
-_SEED = 0
-"""Seed of random views and of the classifiers."""
-
 
 def run(args: Sequence[str]) -> dict[str, Any] | None:
     """Print the help of the command, or evaluate and print the tables.
@@ -60,7 +55,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         or differently prepared images were measured.
 
     Raises:
-        InputError: as `evaluated`, or the results cannot be written, which does not prevent their output.
+        InputError: as `evaluated`.
     """
     if (text := class_help(args)) is not None:
         print(text)
@@ -71,210 +66,136 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
                 "give the checkpoint, or the run directory, first: ssl-vision evaluate CHECKPOINT; "
                 "an encoder without a run is named by --encoder"
             )
-        evaluation_parser(data_required=False).parse_args(list(args))
+        evaluation_parser().parse_args(list(args))
         return None
     with sharing():
-        stored = evaluated(args)
-    print(stored.result)
-    if stored.error is not None:
-        raise stored.error
-    if stored.result.output is not None:
-        print(f"written to {stored.result.output}")
-    return stored.page
+        result, page = evaluated(args)
+    print(result)
+    if result.output is not None:
+        print(f"written to {result.output}")
+    return page
 
 
-def evaluated(args: Sequence[str]) -> Stored:
-    """Evaluate a run, a checkpoint or an encoder, and store the rows.
+def evaluated(args: Sequence[str]) -> tuple[Evaluation, dict[str, Any] | None]:
+    """Evaluate a run, a checkpoint or an encoder, and write the rows.
 
     Args:
         args: arguments of the command.
+
+    Returns:
+        The result, and the arguments for the report of the run.
 
     Raises:
         InputError: the checkpoint, the encoder, an option or ``evaluation.json`` is invalid, the data are
-            missing or have no labels, or no measurement of the trained network was possible.
+            missing or have no labels, no measurement of the trained network was possible, or the rows cannot
+            be written.
     """
-    request = EncoderRequest(args) if names_encoder(args) else RunRequest(args)
-    if request.options.output is not None:
-        check_output(request.options.output)
-    with first_before_others():
-        splits = Splits.labelled(request.data, place=request.place())
-    subject = request.subject(splits).checked()
-    return request.stored(subject, run_protocols(subject, request.protocols))
+    return _evaluated_encoder(args) if names_encoder(args) else _evaluated_run(args)
 
 
-class RunRequest:
-    """The evaluation of a run: its data, its protocols, its networks, and where rows are stored.
-
-    Args:
-        args: arguments of the command, the checkpoint or the run first.
-
-    Raises:
-        InputError: the checkpoint, an option or ``evaluation.json`` is invalid.
-    """
-
-    def __init__(self, args: Sequence[str]) -> None:
-        self.run = run = open_run(args[0], allow_class=allowed_classes(args))
-        self._data_of_run = _data_of_run(run, args)
-        parser = evaluation_parser(self._data_of_run)
-        self.options = options = parser.parse_args(list(args))
-        if options.weights is not None:
-            raise InputError(
-                "--weights requires --encoder; --beside NAME=FILE evaluates weights beside a run"
-            )
-        if options.data.init_args.get("root") == ROOT_NEEDED:
-            raise InputError(
-                f"{run.checkpoint.path}: belongs to another user: give the images with --data.root"
-            )
-        if "seed" in options.data.init_args and options.data.init_args.seed is None:
-            options.data.init_args.seed = run.config["seed_everything"]  # of the views in the report
-        built = instantiated(parser, options)
-        self.data: ImageData = built.data
-        self.data.check_evaluated()
-        self.own_data = same_data(run.config["data"], self.data)
-        metrics = run.config.get("metrics") or {}
-        self.protocols = chosen_protocols(built, metrics, self.data, own=self.own_data)
-        read_rows(run.folder.evaluation_file)
-
-    def place(self) -> dict[str, str]:
-        """Fields of a row that distinguish the data from those of the run."""
-        given = self.options.data.as_dict()
-        return data_place(self.run.config["data"], self._data_of_run, given, self.data)
-
-    def subject(self, splits: Splits) -> Subject:
-        """The trained network, those of ``--beside`` and, as a baseline, the untrained network."""
-        run, checkpoint, options = self.run, self.run.checkpoint, self.options
-        device, seed = chosen_device(options.device), run.config["seed_everything"]
-        same_classes = checkpoint.classes in (None, list(splits.images["train"].classes))
-        trained_here = same_classes and class_name(run.config["data"]) == splits.data
-        extractor = partial(
-            FeatureExtractor, splits=splits, description=run.config["model"], seed=seed,
-            cache=FeatureCache(run.folder.features) if options.cache else None,
-        )  # fmt: skip
-        trained = extractor(
-            run.trained().to(device),
-            layers=Layers._fields,
-            online=checkpoint.online if trained_here else None,
-        )
-        beside = networks_beside(
-            options.beside, trained, lambda: run.untrained().backbone, allow_class=run.allow_class
-        )
-        networks = [Network("trained", trained, checkpoint.epoch), *beside]
-        if options.baselines:
-            baseline = extractor(run.untrained().to(device), layers=("backbone",))
-            networks.append(Network("untrained", baseline))
-        about = f"epoch {checkpoint.epoch}, seed {seed}"
-        return Subject(tuple(networks), splits, about, pixels=options.baselines)
-
-    def stored(self, subject: Subject, result: Evaluation) -> Stored:
-        """Write the rows to evaluation.json or ``--output``, and to W&B if the run is the user's."""
-        run, folder, options = self.run, self.run.folder, self.options
-        output, rows = folder.evaluation_file, [row.as_dict() for row in result.rows]
-        if options.output:
-            output = Path(options.output)
-        else:
-            rows = merged(read_rows(output), rows)
-        error = written(output, rows)
-        of_last_epoch = run.is_last_epoch
-        if run.owned:  # another user's config must not set the target of an upload
-            values = evaluation_summary(rows, run.config, epoch=run.checkpoint.epoch) if of_last_epoch else {}
-            mirror_rows(folder, run.config, rows, name=output.stem, summary=values)
-        result = dataclasses.replace(result, output=output)
-        current = of_last_epoch or run.checkpoint.path == folder.last
-        of_training = self.own_data and current and "settings" not in subject.splits.place
-        if not (of_training and options.report) or options.output:
-            return Stored(result, error)
-        trained = subject.networks[0].extractor
-        page = {
-            "path": folder.path,
-            "data": self.data,
-            "embedded": trained if trained.is_embedded else None,
-            "allow_class": run.allow_class,
-        }
-        return Stored(result, error, page)
+def _evaluated_run(args: Sequence[str]) -> tuple[Evaluation, dict[str, Any] | None]:
+    """Evaluate a run or a checkpoint, and add the rows to its evaluation.json, to ``--output`` or to W&B."""
+    run = open_run(args[0], allow_class=allowed_classes(args))
+    config, checkpoint, folder = run.config, run.checkpoint, run.folder
+    data_of_run = run.data_section()
+    parser = evaluation_parser(data_of_run)
+    options = parser.parse_args(list(args))
+    if options.weights is not None:
+        raise InputError("--weights requires --encoder; --beside NAME=FILE evaluates weights beside a run")
+    if options.data.init_args.get("root") == ROOT_NEEDED:
+        raise InputError(f"{checkpoint.path}: belongs to another user: give the images with --data.root")
+    seed = config["seed_everything"]
+    if "seed" in options.data.init_args and options.data.init_args.seed is None:
+        options.data.init_args.seed = seed  # of the views in the report
+    built = instantiated(parser, options)
+    data: ImageData = built.data
+    data.check_evaluated()
+    own_data = same_data(config["data"], data)
+    metrics = config.get("metrics") or {}
+    protocols = chosen_protocols(built, metrics if own_data else metrics | {"k": None})
+    read_rows(folder.evaluation_file)
+    place = data_place(config["data"], data_of_run, options.data.as_dict(), data)
+    splits = _splits(built, place)
+    same_classes = checkpoint.classes in (None, list(splits.images["train"].classes))
+    trained = FeatureExtractor(
+        run.trained().to(chosen_device(options.device)), splits,
+        description=config["model"], layers=Layers._fields, seed=seed, epoch=checkpoint.epoch,
+        cache=FeatureCache(folder.features) if options.cache else None,
+        online=checkpoint.online if same_classes and class_name(config["data"]) == splits.data else None,
+    )  # fmt: skip
+    subject = compared(
+        trained, f"epoch {checkpoint.epoch}, seed {seed}", run.untrained,
+        beside=options.beside, baseline=options.baselines, pixels=options.baselines,
+        allow_class=run.allow_class,
+    )  # fmt: skip
+    result = run_protocols(subject, protocols)
+    rows = [row.as_dict() for row in result.rows]
+    if options.output is None:
+        rows = merged(read_rows(folder.evaluation_file), rows)
+    output, is_last = Path(options.output or folder.evaluation_file), run.is_last_epoch
+    if run.owned:  # another user's config must not set the target of an upload
+        values = evaluation_summary(rows, config, epoch=checkpoint.epoch) if is_last else {}
+        mirror_rows(folder, config, rows, name=output.stem, summary=values)
+    result = written(result, rows, output)
+    of_training = own_data and "settings" not in place and (is_last or checkpoint.path == folder.last)
+    if options.output is not None or not (of_training and options.report):
+        return result, None
+    embedded = trained if trained.is_embedded else None
+    return result, {
+        "path": folder.path, "data": data, "embedded": embedded, "allow_class": run.allow_class
+    }  # fmt: skip
 
 
-def _data_of_run(run: OpenedRun, args: Sequence[str]) -> dict[str, Any]:
-    """Return the data section that options of the command line modify."""
-    try:
-        return run.data_section()
-    except InputError:
-        if not any(arg == "--data" or arg.startswith("--data=") for arg in args):
-            raise
-        # Data of another class are evaluated. Only the views of the run's own data are used, whose class is
-        # part of this package.
-        views = {"views": run.config["data"]["init_args"]["views"]}
-        return run.data_section({"class_path": "ssl_vision.data.CIFAR10", "init_args": views})
-
-
-class EncoderRequest:
-    """The evaluation of an encoder beside its untrained weights and raw pixels.
+def _evaluated_encoder(args: Sequence[str]) -> tuple[Evaluation, None]:
+    """Evaluate an encoder beside its untrained weights and raw pixels, and write the rows to ``--output``.
 
     A timm model is given images of the size and normalisation that its published weights expect, unless
     ``--data.views.…`` says otherwise; any other encoder is given those of the data set.
-
-    Args:
-        args: arguments of the command.
-
-    Raises:
-        InputError: an option is invalid, or weights are missing or do not match the encoder.
     """
+    args, allow_class = with_classes(args), allowed_classes(args)
+    if not any(arg.partition("=")[0] == "--data" for arg in args) and not {"-h", "--help"} & set(args):
+        raise InputError("--encoder requires --data, the labelled images: CIFAR10, ImageFolder, …")
+    parser = evaluation_parser()
+    options = parser.parse_args(args)
+    explicit = parser.parse_args(args, defaults=False)
+    if options.checkpoint is not None:
+        raise InputError("give a checkpoint or --encoder, not both")
+    for name in ("cache", "report"):
+        if explicit.get(name):
+            raise InputError(f"--{name} true requires a run: --encoder has no run directory to write to")
+    named = named_encoder(parser, options)
+    given = explicit.data.as_dict()
+    settings = given.setdefault("init_args", {})
+    if isinstance(named.encoder, Timm):
+        _set_views(options.data.init_args, settings, named.encoder)
+    built = instantiated(parser, options)
+    data: ImageData = built.data
+    data.check_evaluated()
+    protocols = chosen_protocols(built, {})
+    if "root" in options.data.init_args:
+        settings["root"] = options.data.init_args.root
+    splits = _splits(built, data_place({}, {}, given, data))
+    encoder = named.encoder.to(chosen_device(options.device))
+    images = f"images of {data.views.size} pixels with mean {data.views.mean} and std {data.views.std}"
+    subject = compared(
+        FeatureExtractor(encoder, splits, description=str(encoder)), f"{named.about}, {images}",
+        named.untrained, beside=options.beside,
+        baseline=options.baselines and not named.sets_weights, pixels=options.baselines,
+        allow_class=allow_class,
+    )  # fmt: skip
+    result = run_protocols(subject, protocols)
+    if options.output is not None:
+        result = written(result, [row.as_dict() for row in result.rows], Path(options.output))
+    return result, None
 
-    def __init__(self, args: Sequence[str]) -> None:
-        args, self.allow_class = with_classes(args), allowed_classes(args)
-        if not any(arg.partition("=")[0] == "--data" for arg in args) and not {"-h", "--help"} & set(args):
-            raise InputError("--encoder requires --data, the labelled images: CIFAR10, ImageFolder, …")
-        parser = evaluation_parser()
-        self.options = options = parser.parse_args(args)
-        explicit = parser.parse_args(args, defaults=False)
-        if options.checkpoint is not None:
-            raise InputError("give a checkpoint or --encoder, not both")
-        for name in ("cache", "report"):
-            if explicit.get(name):
-                raise InputError(f"--{name} true requires a run: --encoder has no run directory to write to")
-        self.named = named_encoder(parser, options)
-        self._data_options = explicit.data.as_dict()
-        settings = self._data_options.setdefault("init_args", {})
-        if isinstance(self.named.encoder, Timm):
-            _set_views(options.data.init_args, settings, self.named.encoder)
-        built = instantiated(parser, options)
-        self.data: ImageData = built.data
-        self.data.check_evaluated()
-        self.protocols = chosen_protocols(built, {}, self.data, own=False)
-        if "root" in options.data.init_args:
-            settings["root"] = options.data.init_args.root
 
-    def place(self) -> dict[str, str]:
-        """Fields of a row that distinguish the data from other data of their name."""
-        return data_place({}, {}, self._data_options, self.data)
-
-    def subject(self, splits: Splits) -> Subject:
-        """The encoder, those of ``--beside`` and, as a baseline, the encoder with its initial weights."""
-        device, options, named = chosen_device(self.options.device), self.options, self.named
-
-        def extractor(encoder: Encoder) -> FeatureExtractor:
-            return FeatureExtractor(
-                encoder.to(device), splits, description=str(encoder), layers=("backbone",), cache=None,
-                seed=_SEED,
-            )  # fmt: skip
-
-        trained = extractor(named.encoder)
-        networks = [
-            Network("trained", trained),
-            *networks_beside(options.beside, trained, named.untrained, allow_class=self.allow_class),
-        ]
-        if options.baselines and not named.sets_weights:
-            networks.append(Network("untrained", extractor(named.untrained())))
-        views = self.data.views
-        images = f"images of {views.size} pixels with mean {views.mean} and std {views.std}"
-        return Subject(tuple(networks), splits, f"{named.about}, {images}", pixels=options.baselines)
-
-    def stored(self, subject: Subject, result: Evaluation) -> Stored:
-        """Write the rows to ``--output``, if it is given."""
-        if self.options.output is None:
-            return Stored(result)
-        output = Path(self.options.output)
-        error = written(output, [row.as_dict() for row in result.rows])
-        return Stored(dataclasses.replace(result, output=output), error)
+def _splits(options: Any, place: Mapping[str, str]) -> Splits:
+    """Read the labelled images, after checking that the results can be written."""
+    if options.output is not None:
+        check_output(options.output)
+    with first_before_others():
+        options.data.prepare_data()
+        return Splits.of(options.data, place=place).checked()
 
 
 def _set_views(options: Any, explicit: dict[str, Any], encoder: Timm) -> None:
@@ -288,12 +209,11 @@ def _set_views(options: Any, explicit: dict[str, Any], encoder: Timm) -> None:
         options.image_size = explicit["image_size"]
 
 
-def evaluation_parser(data: dict[str, Any] | None = None, *, data_required: bool = True) -> ArgumentParser:
+def evaluation_parser(data: dict[str, Any] | None = None) -> ArgumentParser:
     """Return the parser of the command.
 
     Args:
         data: data section of the run, the default of ``--data``; None while no run is known.
-        data_required: True if the command needs data.
     """
     parser = ArgumentParser(prog="ssl-vision evaluate", description=_DESCRIPTION)
     parser.add_argument(
@@ -351,7 +271,7 @@ def evaluation_parser(data: dict[str, Any] | None = None, *, data_required: bool
         pl.LightningDataModule,
         "data",
         as_group=False,
-        required=data_required,
+        required=False,
         help="Evaluate on other images: CIFAR10, ImageFolder, …; --data.help lists them.",
     )
     if data:

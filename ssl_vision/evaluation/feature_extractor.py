@@ -12,12 +12,12 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from ssl_vision.data import Images, Views
+from ssl_vision.data import Views
 from ssl_vision.data.module import Split
 from ssl_vision.encoders import Encoder, device_of
 from ssl_vision.errors import InputError
@@ -151,7 +151,10 @@ class FeatureExtractor:
         description: description of the network without its weights, such as the model in a run's config.
         layers: layers to keep.
         cache: cache that stores features for other evaluations, or None.
-        seed: seed of random views.
+        seed: seed of random views and of classifiers.
+        name: name of the network in rows; see `Row.features`.
+        epoch: number of epochs that a run trained the network for.
+        about: file and weights of a network that is evaluated beside another one.
         online: weight and bias of a linear layer that was trained along with the network on the same data
             set, or None.
     """
@@ -162,18 +165,30 @@ class FeatureExtractor:
         splits: Splits,
         *,
         description: Any,
-        layers: tuple[str, ...],
-        cache: FeatureCache | None,
-        seed: int,
+        layers: tuple[str, ...] = ("backbone",),
+        cache: FeatureCache | None = None,
+        seed: int = 0,
+        name: str = "trained",
+        epoch: int = 0,
+        about: str = "",
         online: Mapping[str, Tensor] | None = None,
     ) -> None:
-        self.network, self.splits, self.layers, self.cache = network, splits, layers, cache
-        self.seed, self.online = seed, online
+        self.network, self.splits, self.description = network, splits, description
+        self.layers, self.cache, self.seed = layers, cache, seed
+        self.name, self.epoch, self.about, self.online = name, epoch, about, online
         code = own_code(network)
         self._digest = digest_of_network(network.state_dict(), [description, *code] if code else description)
-        self._plain: dict[Split, Features] = {}
-        self._checked: dict[tuple[Split, str], Tensor | LazyRows] = {}
-        self._other: dict[tuple[str, ...], Features] = {}
+        self._held: dict[tuple[str, ...], Features] = {}
+
+    def with_network(self, network: Method | Encoder, **changes: Any) -> Self:
+        """Return an extractor of the backbone features of another network on the same device.
+
+        Args:
+            network: method or encoder.
+            changes: arguments of the class that differ from those of this object.
+        """
+        options = {"description": self.description, "cache": self.cache, "seed": self.seed} | changes
+        return type(self)(network.to(self.device), options.pop("splits", self.splits), **options)
 
     @property
     def encoder(self) -> Encoder:
@@ -188,7 +203,7 @@ class FeatureExtractor:
     @property
     def is_embedded(self) -> bool:
         """True if the un-augmented images of all splits are embedded."""
-        return self._plain.keys() >= self.splits.images.keys()
+        return {split for kind, split, *_ in self._held if kind == "plain"} >= self.splits.images.keys()
 
     @property
     def weights(self) -> str:
@@ -197,7 +212,7 @@ class FeatureExtractor:
 
     def forget(self) -> None:
         """Free all features except those of un-augmented images."""
-        self._other.clear()
+        self._held = {key: features for key, features in self._held.items() if key[0] == "plain"}
 
     def plain(self, split: Split, layer: str) -> Tensor | LazyRows:
         """Return the features of the un-augmented images on the device of the model, shape (N, F).
@@ -207,19 +222,14 @@ class FeatureExtractor:
         Raises:
             ValueError: some features are not finite.
         """
-        if split not in self._plain:
-            views = self.splits.views
+        views = self.splits.views
 
-            def make() -> Features:
-                features = self._embed(split, embed, views=views, title=f"embed {split}")
-                return {name: features[name] for name in self.layers}
+        def make() -> Features:
+            return self._embed(split, self.layers, embed, views=views, title=f"embed {split}")
 
-            identity = ("plain", digest_of_views(views, plain=True))
-            self._plain[split] = self._kept(split, split, identity, self.layers, make)
-        if (split, layer) not in self._checked:
-            features = _finite(self._plain[split][layer], split)
-            self._checked[split, layer] = in_parts(features, self.device)
-        return self._checked[split, layer]
+        identity = ("plain", digest_of_views(views, plain=True))
+        features = self._kept(split, split, identity, self.layers, make)
+        return in_parts(_finite(features, [layer], split)[layer], self.device)
 
     def pairs(
         self,
@@ -229,8 +239,8 @@ class FeatureExtractor:
         views: Views | None = None,
         epoch: int = VIEW_EPOCH,
         rows: Tensor | None = None,
-    ) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return the features of two random views of each image by layer, shape (N, F) each.
+    ) -> Features:
+        """Return the features of two random views of each image by layer, shape (2, N, F).
 
         Args:
             split: split of the images.
@@ -242,16 +252,12 @@ class FeatureExtractor:
         made_by = views or self.splits.views
 
         def make() -> Features:
-            both = self._embed(
-                split, embed_views, views=made_by, rows=rows, seed=self.seed, epoch=epoch,
-                title=f"embed views of {split}",
-            )  # fmt: skip
-            return {name: both[name] for name in layers}
+            title, options = f"embed views of {split}", {"rows": rows, "seed": self.seed, "epoch": epoch}
+            return self._embed(split, layers, embed_views, views=made_by, title=title, **options)
 
         chosen = () if rows is None else (str(rows.tolist()),)
         identity = ("views", digest_of_views(made_by, plain=False), str(self.seed), str(epoch), *chosen)
-        cached = self._remembered(f"{split}-views", split, identity, layers, make)
-        return {name: (pair[0], pair[1]) for name, pair in cached.items()}
+        return _finite(self._kept(f"{split}-views", split, identity, layers, make), layers, split)
 
     def view_scatter(self, layers: tuple[str, ...], *, images: int, views: int) -> dict[str, ViewScatter]:
         """Return statistics of V random views of n evenly spaced test images by layer.
@@ -264,40 +270,31 @@ class FeatureExtractor:
         test, made_by, seed = self.splits.images["test"], self.splits.views, self.seed
         count = min(images, len(test))
         some = test.select(torch.arange(count) * len(test) // count)
-
-        names = {f"{layer} {part}": (layer, part) for layer, part in product(layers, ViewScatter._fields)}
+        names = [f"{layer} {part}" for layer, part in product(layers, ViewScatter._fields)]
 
         def make() -> Features:
-            scatters: dict[str, list[ViewScatter]] = {name: [] for name in layers}
-            for start in range(0, count, _IMAGES_OF_MANY_VIEWS):
-                block = torch.arange(start, min(start + _IMAGES_OF_MANY_VIEWS, count))
-                for name, features in self._many_views(some, block, layers, views).items():
-                    scatters[name].append(view_scatter(features))
-            parts = {name: joined_scatters(each)._asdict() for name, each in scatters.items()}
-            return {name: parts[layer][part] for name, (layer, part) in names.items()}
+            scatters: dict[str, list[ViewScatter]] = {layer: [] for layer in layers}
+            for rows in torch.arange(count).split(_IMAGES_OF_MANY_VIEWS):  # type: ignore[no-untyped-call]
+                pairs = [
+                    embed_views(
+                        self.network, some, made_by, rows=rows, seed=seed, epoch=VIEW_EPOCH + number,
+                        title=f"embed views {2 * number + 1} and {2 * number + 2} of {views}, images from "
+                        f"{rows[0] + 1}",
+                    )
+                    for number in range(math.ceil(views / 2))
+                ]  # fmt: skip
+                for layer in layers:
+                    features = torch.cat([pair[layer] for pair in pairs])[:views]
+                    scatters[layer].append(view_scatter(features.transpose(0, 1)))
+            values = [value for layer in layers for value in joined_scatters(scatters[layer])]
+            return dict(zip(names, values, strict=True))
 
         identity = ("scatter", digest_of_views(made_by, plain=False), str(seed), str(count), str(views))
-        cached = self._remembered("test-many-views", "test", identity, tuple(names), make)
+        parts = _finite(self._kept("test-many-views", "test", identity, tuple(names), make), names, "test")
         return {
-            layer: ViewScatter(*(cached[f"{layer} {part}"] for part in ViewScatter._fields))
+            layer: ViewScatter(*(parts[f"{layer} {part}"] for part in ViewScatter._fields))
             for layer in layers
         }
-
-    def _many_views(self, images: Images, rows: Tensor, layers: tuple[str, ...], views: int) -> Features:
-        """Return the features of V random views of n images by layer, shape (n, V, F)."""
-        features: Features = {}
-        for number in range(math.ceil(views / 2)):
-            title = f"embed views {2 * number + 1} and {2 * number + 2} of {views}, images from {rows[0] + 1}"
-            both = embed_views(
-                self.network, images, self.splits.views, rows=rows, seed=self.seed, epoch=VIEW_EPOCH + number,
-                title=title,
-            )  # fmt: skip
-            for name in layers:
-                pair = both[name]
-                if name not in features:
-                    features[name] = pair.new_empty(views, len(rows), pair.shape[2])
-                features[name][2 * number : 2 * number + 2] = pair[: views - 2 * number]
-        return {name: feature.transpose(0, 1) for name, feature in features.items()}
 
     def augmented(
         self, layers: tuple[str, ...], count: int, *, plainer: bool
@@ -310,35 +307,22 @@ class FeatureExtractor:
             plainer: use only crop and flip of the augmentations of pretraining.
         """
         views = crop_and_flip(self.splits.views) if plainer else self.splits.views
-        copies: dict[str, list[Tensor | LazyRows]] = {name: [] for name in layers}
-        for number in range(math.ceil(count / 2)):
-            pairs = self.pairs("train", layers, views=views, epoch=VIEW_EPOCH + 1 + number)
-            for name in layers:
-                copies[name] += [in_parts(view, self.device) for view in pairs[name][: count - 2 * number]]
-        return copies
+        epochs = range(VIEW_EPOCH + 1, VIEW_EPOCH + 1 + math.ceil(count / 2))
+        pairs = [self.pairs("train", layers, views=views, epoch=epoch) for epoch in epochs]
+        return {
+            layer: [in_parts(view, self.device) for pair in pairs for view in pair[layer]][:count]
+            for layer in layers
+        }
 
-    def _embed(self, split: Split, function: Callable[..., Features], **options: Any) -> Features:
+    def _embed(
+        self, split: Split, layers: tuple[str, ...], function: Callable[..., Features], **options: Any
+    ) -> Features:
         """Return the features of a split's images, which all processes compute within `embedding_by_all`."""
         call = partial(function, **options)
         with process_group():
             agreed((self._digest, split, call))
-            return call(self.network, self.splits.images[split], folder=self._folder)
-
-    def _remembered(
-        self,
-        title: str,
-        split: Split,
-        identity: tuple[str, ...],
-        layers: tuple[str, ...],
-        make: Callable[[], Features],
-    ) -> Features:
-        """Return the features of `_kept`, which remain in memory for other layers of the protocol."""
-        key = (split, *identity, *layers)
-        if key not in self._other:
-            self._other[key] = self._kept(title, split, identity, layers, make)
-        for features in self._other[key].values():
-            _finite(features, split)
-        return self._other[key]
+            features = call(self.network, self.splits.images[split], folder=self._folder)
+        return {name: features[name] for name in layers}
 
     def _kept(
         self,
@@ -348,13 +332,21 @@ class FeatureExtractor:
         layers: tuple[str, ...],
         make: Callable[[], Features],
     ) -> Features:
-        if self.cache is None:
-            return make()
-        cached = self.cache.get(title, (self._digest, self.splits.digest(split), *identity), layers, make)
-        return {
-            name: features if is_large(features) else features.to(self.device)
-            for name, features in cached.items()
-        }
+        """Return the finite features of the layers from memory, from the cache, or by computing them."""
+        kind, *conditions = identity
+        key = (kind, split, *conditions, *layers)
+        if key not in self._held:
+            if self.cache is None:
+                features = make()
+            else:
+                parts = (self._digest, self.splits.digest(split), *identity)
+                features = self.cache.get(title, parts, layers, make)
+            self._held[key] = {
+                name: values if is_large(values) else values.to(self.device)
+                for name, values in features.items()
+                if is_finite(values)
+            }
+        return self._held[key]
 
     @property
     def _folder(self) -> Path | None:
@@ -367,13 +359,13 @@ class FeatureExtractor:
         return None
 
 
-def _finite(features: Tensor, split: str) -> Tensor:
-    """Return the features unchanged.
+def _finite(features: Features, layers: Sequence[str], split: str) -> Features:
+    """Return the features of all layers, if those of the given ones are finite.
 
     Raises:
-        ValueError: some features are not finite.
+        ValueError: they are not.
     """
-    if not is_finite(features):
+    if not features.keys() >= set(layers):
         raise ValueError(f"features of {split} images are not finite: training has diverged")
     return features
 

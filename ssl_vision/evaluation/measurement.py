@@ -43,18 +43,19 @@ class Source:
     """One representation of the splits.
 
     Args:
-        features: network or images that the features come from; see `Row.features`.
+        extractor: network or images that the features come from.
         layer: layer at which the features are read.
-        extractor: object that computes the features.
         layers: all layers that the protocol measures, which are embedded together.
-        epoch: number of epochs that the network was trained for.
     """
 
-    features: str
-    layer: str
     extractor: FeatureExtractor | Pixels
+    layer: str = "backbone"
     layers: tuple[str, ...] = ("backbone",)
-    epoch: int = 0
+
+    @property
+    def features(self) -> str:
+        """Name of the network or the images; see `Row.features`."""
+        return self.extractor.name
 
     @property
     def bank(self) -> Features:

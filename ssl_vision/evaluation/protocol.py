@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from ssl_vision.cli.import_paths import dotted
 from ssl_vision.cli.parser import ArgumentParser, one_line
 from ssl_vision.cli.recipes import find_recipe, recipes
-from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.knn_measurement import KNN
 from ssl_vision.evaluation.measurement import Measurement, kinds
@@ -124,21 +123,21 @@ def _imported(path: str, where: str) -> type[Measurement]:
     return cls
 
 
-def chosen_protocols(options: Any, metrics: dict[str, Any], data: ImageData, *, own: bool) -> list[Protocol]:
+def chosen_protocols(options: Any, defaults: Mapping[str, Any]) -> list[Protocol]:
     """Read the requested protocols; options, and the run's own T and k, modify the default protocol.
 
-    k of the run is used only on its own data.
+    Args:
+        options: options of the command.
+        defaults: k and T of the default protocol, unless protocols are requested or options state them.
 
     Raises:
         InputError: a protocol is unknown, two have the same name, or an option modifies a protocol that was
             not requested.
     """
-    names = options.protocol or [DEFAULT_PROTOCOL]
-    protocols = read_protocols(names, k=data.knn_k)
-    change = {name: getattr(options, name) for name in ("k", "temperature")}
+    protocols = read_protocols(options.protocol or [DEFAULT_PROTOCOL], k=options.data.knn_k)
+    change = {"k": options.k, "temperature": options.temperature}
     if not options.protocol:
-        metrics = metrics if own else metrics | {"k": None}
-        change = {name: metrics.get(name) if value is None else value for name, value in change.items()}
+        change = {name: defaults.get(name) if value is None else value for name, value in change.items()}
     change = {name: value for name, value in change.items() if value is not None}
     other_probe = options.probe != ProbeRule()
     if DEFAULT_PROTOCOL not in (protocol.name for protocol in protocols):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.errors import InputError
@@ -197,16 +197,6 @@ class Evaluation:
         return [row for row in self.rows if row.protocol == protocol]
 
 
-class Stored(NamedTuple):
-    """A result that was written to a file, if there is one for it."""
-
-    result: Evaluation
-    error: InputError | None = None
-    """The error of writing the rows, which does not lose the result."""
-    page: dict[str, Any] | None = None
-    """Arguments for the report of the run."""
-
-
 def described_protocol(protocol: Protocol, count: int) -> str:
     """Describe the measurements in words, with k limited to the number of labelled training images.
 
@@ -240,10 +230,15 @@ def check_output(output: str) -> None:
         raise InputError(f"--output {output}: {parent} cannot be written to")
 
 
-def written(output: Path, rows: Sequence[Mapping[str, Any]]) -> InputError | None:
-    """Write rows to a file; an error is returned, so that the results can be printed before it is raised."""
+def written(result: Evaluation, rows: Sequence[Mapping[str, Any]], output: Path) -> Evaluation:
+    """Write rows to a file, and return the result with its name.
+
+    Raises:
+        InputError: the file cannot be written; the result is printed before.
+    """
     try:
         write_text(output, json.dumps(rows, indent=1))
-    except InputError as error:
-        return error
-    return None
+    except InputError:
+        print(result)
+        raise
+    return dataclasses.replace(result, output=output)

@@ -79,16 +79,6 @@ class Splits:
             superclasses=data.superclasses, place=place,
         )  # fmt: skip
 
-    @classmethod
-    def labelled(cls, data: ImageData, *, place: Mapping[str, Any]) -> Self:
-        """Return the splits of a data module, downloaded if its options say so.
-
-        Raises:
-            InputError: the train split or the evaluated split has no labels.
-        """
-        data.prepare_data()
-        return cls.of(data, place=place).checked()
-
     def checked(self) -> Self:
         """Return the splits if their labels allow a classification.
 
@@ -141,10 +131,19 @@ class Pixels:
 
     Args:
         splits: the images.
+        seed: seed of classifiers.
     """
 
-    def __init__(self, splits: Splits) -> None:
-        self.splits = splits
+    name = "pixels"
+    layers = ("raw",)
+    epoch = 0
+    weights = None
+
+    def __init__(self, splits: Splits, *, seed: int = 0) -> None:
+        self.splits, self.seed = splits, seed
+
+    def forget(self) -> None:
+        """Nothing is kept."""
 
     def plain(self, split: Split, layer: str) -> LazyRows:
         """Values in [0, 1], shape (N, 3 · H · W); all names of layers return the same values."""

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Self
 
 import torch
 from torch import nn
@@ -36,18 +36,6 @@ _TAKEN = ("trained", "untrained", "pixels")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
-class Network(NamedTuple):
-    """A network that is measured."""
-
-    name: str
-    """Name in rows; see `Row.features`."""
-    extractor: FeatureExtractor
-    epoch: int = 0
-    """Number of epochs that a run trained the network for."""
-    about: str = ""
-    """File and weights of a network of ``--beside``."""
-
-
 @dataclass(frozen=True)
 class Subject:
     """What an evaluation measures.
@@ -59,7 +47,7 @@ class Subject:
         pixels: True to measure raw pixels, too.
     """
 
-    networks: tuple[Network, ...]
+    networks: tuple[FeatureExtractor, ...]
     splits: Splits
     about: str
     pixels: bool = False
@@ -106,12 +94,9 @@ class Subject:
                 encoder = ModuleEncoder(encoder, image_size=(height, width))
             except ValueError as error:
                 raise InputError(str(error).partition("; image_size of ModuleEncoder")[0]) from error
-        extractor = FeatureExtractor(
-            encoder, splits,
-            description=name, cache=None, seed=seed,
-            layers=Layers._fields if isinstance(encoder, Method) else ("backbone",),
-        )  # fmt: skip
-        return cls((Network("trained", extractor),), splits, name, pixels=baselines)
+        layers = Layers._fields if isinstance(encoder, Method) else ("backbone",)
+        network = FeatureExtractor(encoder, splits, description=name, layers=layers, seed=seed)
+        return cls((network,), splits, name, pixels=baselines)
 
     def checked(self) -> Self:
         """Return the subject if its networks accept images of the size that they are given.
@@ -119,12 +104,13 @@ class Subject:
         Raises:
             InputError: a network does not.
         """
-        for name, extractor, *_ in self.networks:
-            views = extractor.splits.views
+        for network in self.networks:
+            views = network.splits.views
             try:
-                measure_num_features(extractor.encoder, views.size, views.channels)
+                measure_num_features(network.encoder, views.size, views.channels)
             except ValueError as error:
-                raise InputError(f"{name}: {error}; --data.views.size sets the size of the images") from error
+                hint = "--data.views.size sets the size of the images"
+                raise InputError(f"{network.name}: {error}; {hint}") from error
         return self
 
 
@@ -140,27 +126,24 @@ def run_protocols(subject: Subject, protocols: Sequence[Protocol]) -> Evaluation
     Raises:
         InputError: nothing of the trained network could be measured.
     """
-    networks, splits, pixels = subject.networks, subject.splits, subject.pixels
-    trained, seed = networks[0].name, networks[0].extractor.seed
+    networks, splits, trained = subject.networks, subject.splits, subject.networks[0]
     rows: list[Row] = []
-    with embedding_by_all([network.extractor for network in networks]):
-        if pixels and any(images.digest for images in splits.images.values()):
+    with embedding_by_all(networks):
+        measured: list[FeatureExtractor | Pixels] = [*networks]
+        if subject.pixels and any(images.digest for images in splits.images.values()):
             print("raw pixels are left out: the images are decoded for each batch", file=sys.stderr)
-            pixels = False
+        elif subject.pixels:
+            measured.append(Pixels(splits, seed=trained.seed))
         for protocol in protocols:
-            if missing := sorted(set(protocol.layers) - set(networks[0].extractor.layers)):
+            if missing := sorted(set(protocol.layers) - set(trained.layers)):
                 print(f"{protocol.name}: {', '.join(missing)} left out: an encoder has none", file=sys.stderr)
-            for name, extractor, epoch, _ in networks:
-                known = [layer for layer in protocol.layers if layer in extractor.layers]
-                layers = tuple(known or ["backbone"])
+            for each in measured:
+                layers = tuple(layer for layer in protocol.layers if layer in each.layers) or each.layers[:1]
                 for layer in layers:
-                    source = Source(name, layer, extractor, layers, epoch)
-                    rows += run_protocol(protocol, source, extractor.splits, seed=seed)
-                extractor.forget()
-            if pixels:
-                rows += run_protocol(protocol, Source("pixels", "raw", Pixels(splits)), splits, seed=seed)
-    if not any(row.features == trained for row in rows):
-        raise InputError(f"nothing of the {trained} network could be measured: the lines above say why")
+                    rows += run_protocol(protocol, Source(each, layer, layers))
+                each.forget()
+    if not any(row.features == trained.name for row in rows):
+        raise InputError(f"nothing of the {trained.name} network could be measured: the lines above say why")
     train, test = splits.images["train"], splits.images["test"]
     split = "test split" if splits.evaluated == "test" else "validation split, as there is no test split"
     counts = f"{len(test)} images) against {len(train)} labelled train images"
@@ -170,13 +153,13 @@ def run_protocols(subject: Subject, protocols: Sequence[Protocol]) -> Evaluation
     return Evaluation(tuple(rows), "\n".join(about), described)
 
 
-def run_protocol(protocol: Protocol, source: Source, splits: Splits, *, seed: int) -> Iterator[Row]:
+def run_protocol(protocol: Protocol, source: Source) -> Iterator[Row]:
     """Measure one representation under a protocol and yield the rows.
 
     A measurement that is not possible, for example because training diverges, is omitted and reported on
     stderr with the reason. Equal rows, of kNN with different k above the number of images, are yielded once.
-    The arguments are those of `Measurement.measure`.
     """
+    splits, seed = source.extractor.splits, source.extractor.seed
     yielded: list[Row] = []
     grouped: dict[type[Measurement], list[Measurement]] = {}
     for measurement in protocol.measurements:
@@ -197,8 +180,8 @@ def run_protocol(protocol: Protocol, source: Source, splits: Splits, *, seed: in
             conditions = {"augmentation": "none", **splits.place, **counts, **about}
             row = Row(
                 source.features, source.layer, metric, value, splits.evaluated,
-                data=splits.data, protocol=protocol.name, epoch=source.epoch, seed=seed,
-                weights=source.network.weights if source.network else None,
+                data=splits.data, protocol=protocol.name, epoch=source.extractor.epoch, seed=seed,
+                weights=source.extractor.weights,
                 conditions=conditions | stored_description(metric),
             )  # fmt: skip
             if row not in yielded:
@@ -227,30 +210,37 @@ def _splits(train: MapDataset, test: MapDataset, views: Views | None) -> Splits:
     return Splits(images, views, data=type(test).__name__).checked()
 
 
-def networks_beside(
-    values: Sequence[str],
+def compared(
     trained: FeatureExtractor,
-    untrained: Callable[[], Encoder],
+    about: str,
+    untrained: Callable[[], Method | Encoder],
     *,
+    beside: Sequence[str],
+    baseline: bool,
+    pixels: bool,
     allow_class: Collection[str],
-) -> list[Network]:
-    """Build the networks of ``--beside NAME=FILE``.
+) -> Subject:
+    """Return a subject of a network, others to compare it with, and the same network before training.
 
-    A run, a checkpoint of ``ssl-vision fit`` and an exported encoder, which may be on the Hugging Face Hub,
-    state the size and the normalisation of their images. Other files hold weights of the encoder that is
-    evaluated, which is given the same images.
+    The others are given as ``NAME=FILE``. A run, a checkpoint of ``ssl-vision fit`` and an exported encoder,
+    which may be on the Hugging Face Hub, state the size and the normalisation of their images. Other files
+    hold weights of the encoder that is evaluated, which is given the same images.
 
     Args:
-        values: values of the option.
-        trained: the network that is evaluated, whose images, device, cache and seed these share.
-        untrained: builds its encoder with random weights.
+        trained: the network that is evaluated, whose images, device, cache and seed the others share.
+        about: description of the trained network.
+        untrained: builds the network with random weights.
+        beside: names and files of the others.
+        baseline: True to measure the network before training, too.
+        pixels: True to measure raw pixels, too.
         allow_class: classes outside this package that the files may name.
 
     Raises:
-        InputError: a name is invalid or occurs twice, or a file cannot be used.
+        InputError: a name is invalid or occurs twice, a file cannot be used, or a network does not accept
+            images of the size that it is given.
     """
-    networks: list[Network] = []
-    for value in values:
+    networks = [trained]
+    for value in beside:
         name, _, file = value.partition("=")
         if not file or not _NAME.fullmatch(name) or name in _TAKEN:
             raise InputError(
@@ -259,31 +249,34 @@ def networks_beside(
         if any(name == network.name for network in networks):
             raise InputError(f"--beside: two networks are named {name}")
         with local_file(file) as path:
-            read = _read_encoder(path.expanduser(), trained.splits, untrained, allow_class)
-        encoder, description, splits, epoch, used = read
-        extractor = FeatureExtractor(
-            encoder.to(trained.device), splits,
-            description=description, layers=("backbone",), cache=trained.cache, seed=trained.seed,
-        )  # fmt: skip
-        networks.append(Network(name, extractor, epoch, f"{file}{used}"))
-    return networks
+            networks.append(_read_network(path.expanduser(), file, name, trained, untrained, allow_class))
+    if baseline:
+        networks.append(trained.with_network(untrained(), name="untrained"))
+    return Subject(tuple(networks), trained.splits, about, pixels=pixels).checked()
 
 
-def _read_encoder(
-    path: Path, splits: Splits, untrained: Callable[[], Encoder], allow_class: Collection[str]
-) -> tuple[Encoder, Any, Splits, int, str]:
-    """Return an encoder, its description, the images as it expects them, its epoch and what was read."""
-    used = ""
+def _read_network(
+    path: Path,
+    file: str,
+    name: str,
+    trained: FeatureExtractor,
+    untrained: Callable[[], Method | Encoder],
+    allow_class: Collection[str],
+) -> FeatureExtractor:
     if path.is_dir() or is_checkpoint(path):
         run = open_run(path, allow_class=allow_class)
         (encoder, about), epoch = pretrained(run)[1], run.checkpoint.epoch
-        used = f", epoch {epoch}"
+        file = f"{file}, epoch {epoch}"
     elif has_description(path):
         (encoder, about), epoch = read_backbone(path, allow_class=allow_class), 0
     else:
-        encoder = untrained()
+        network = untrained()
+        encoder = network.backbone if isinstance(network, Method) else network
         options = "the encoder that is evaluated"
         used = load_encoder_weights(encoder, read_weights(path, option="--beside"), path, options=options)
-        return encoder, str(encoder), splits, 0, f": {used}"
-    views = dataclasses.replace(splits.views, size=about.size, mean=about.mean, std=about.std)
-    return encoder, about.encoder, splits.with_views(views), epoch, used
+        return trained.with_network(encoder, name=name, description=str(encoder), about=f"{file}: {used}")
+    views = dataclasses.replace(trained.splits.views, size=about.size, mean=about.mean, std=about.std)
+    splits = trained.splits.with_views(views)
+    return trained.with_network(
+        encoder, name=name, description=about.encoder, splits=splits, epoch=epoch, about=file
+    )

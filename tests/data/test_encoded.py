@@ -31,7 +31,7 @@ from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import embed
 from ssl_vision.evaluation.protocol import read_protocol
 from ssl_vision.evaluation.splits import Splits
-from ssl_vision.evaluation.subject import Network, Subject, run_protocols
+from ssl_vision.evaluation.subject import Subject, run_protocols
 from ssl_vision.main import main
 from ssl_vision.runs.checkpoint import read_checkpoint
 
@@ -491,10 +491,8 @@ def test_features_do_not_depend_on_worker_processes(photos):
 def test_raw_pixel_baseline_is_skipped_for_streamed_images(photos, capsys, workers):
     images = module(photos, workers=workers).split("train")
     splits = Splits({"train": images, "test": images}, Views(size=SIDE), data="ImageFolder")
-    network = FeatureExtractor(
-        ResNet(width=2), splits, description=None, layers=("backbone",), cache=None, seed=0
-    )
-    subject = Subject((Network("trained", network),), splits, "a network", pixels=True)
+    network = FeatureExtractor(ResNet(width=2), splits, description=None)
+    subject = Subject((network,), splits, "a network", pixels=True)
     result = run_protocols(subject, [read_protocol("solo")])
     assert {row.features for row in result.rows} == {"trained"}
     assert "raw pixels are left out" in capsys.readouterr().err

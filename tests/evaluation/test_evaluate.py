@@ -129,9 +129,9 @@ def test_report_is_written_only_for_images_and_epoch_of_run(evaluated, tmp_path)
     content["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"] -= 1
     torch.save(content, earlier)
     for args in ([run, "--data.eval_batch_size=99"], [same]):
-        assert command.evaluated([*map(str, args), *options]).page is not None
+        assert command.evaluated([*map(str, args), *options])[1] is not None
     for args in ([earlier], [run, "--data.views.size=12", "--data.views.blur=0"]):
-        assert command.evaluated([*map(str, args), *options]).page is None
+        assert command.evaluated([*map(str, args), *options])[1] is None
 
 
 def write_malicious(path):
@@ -244,12 +244,9 @@ def test_geometry_of_collapsed_encoder_has_only_finite_values():
     )
     digits = Digits().split("test").select(torch.arange(20))
     splits = Splits({"test": digits}, Views(size=8), data="Digits", superclasses=torch.arange(10) // 2)
-    extractor = FeatureExtractor(encoder, splits, description="", layers=("backbone",), cache=None, seed=0)
+    extractor = FeatureExtractor(encoder, splits, description="")
     geometry = Geometry(extended=True, lidar_images=4, lidar_views=2)
-    values = {
-        each.metric: each.value
-        for each in geometry.measure(Source("trained", "backbone", extractor), splits, 0)
-    }
+    values = {each.metric: each.value for each in geometry.measure(Source(extractor), splits, 0)}
     assert all(map(math.isfinite, values.values()))
     assert [values[name] for name in ("alignment", "uniformity", "feature_std")] == pytest.approx(
         [0, 0, 0], abs=1e-6

@@ -141,7 +141,7 @@ views = dataclasses.replace(Digits().views, size=4)
 splits = Splits({"train": images, "test": images.select(torch.arange(300))}, views, data="Random")
 extractor = FeatureExtractor(
     ModuleEncoder(Wide(), image_size=4), splits,
-    description="", layers=("backbone",), cache=FeatureCache(Path(sys.argv[1])), seed=0,
+    description="", cache=FeatureCache(Path(sys.argv[1])),
 )
 measurements = (KNN(k=5), KNN(k=5, distance="euclidean"), Linear(epochs=1))
 peak, before, done = 0, anonymous(), threading.Event()
@@ -154,7 +154,7 @@ def watch():
 thread = threading.Thread(target=watch)
 thread.start()
 protocol = Protocol("p", ("backbone",), measurements)
-rows = list(run_protocol(protocol, Source("trained", "backbone", extractor), splits, seed=0))
+rows = list(run_protocol(protocol, Source(extractor)))
 done.set()
 thread.join()
 assert len(rows) == len(measurements), rows

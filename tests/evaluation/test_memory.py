@@ -106,8 +106,8 @@ for count in (80, 320):
     rows = torch.arange(count) % 50
     images = Images(store, rows % 2, ("a", "b"), rows=rows)
     splits = Splits.of(Digits(), {"train": images, "test": images.select(torch.arange(count // 2))})
-    source = Source("pixels", "raw", Pixels(splits))
-    found = list(run_protocol(Protocol("p", ("backbone",), measurements), source, splits, seed=0))
+    source = Source(Pixels(splits), "raw")
+    found = list(run_protocol(Protocol("p", ("backbone",), measurements), source))
     assert len(found) == len(measurements)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """

@@ -32,7 +32,7 @@ from ssl_vision.evaluation.processes import (
     sharing,
 )
 from ssl_vision.evaluation.protocol import Protocol, read_protocol
-from ssl_vision.evaluation.subject import Network, Subject, run_protocols
+from ssl_vision.evaluation.subject import Subject, run_protocols
 from ssl_vision.main import main
 
 
@@ -171,12 +171,14 @@ def subject():
     images = torch.randint(128, (150, 3, 8, 8), dtype=torch.uint8, generator=generator)
     data = [(image + 60 * (row % 3), row % 3) for row, image in enumerate(images)]
     torch.manual_seed(0)
-    networks = [torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 5)) for _ in range(2)]
-    subjects = [
-        Subject.of_module(network, train=data, test=data[:70], views=Views(size=8)) for network in networks
-    ]
-    both = (subjects[0].networks[0], Network("other", subjects[1].networks[0].extractor))
-    return Subject(both, subjects[0].splits, "two networks")
+    one, two = (
+        Subject.of_module(
+            torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 5)),
+            train=data, test=data[:70], views=Views(size=8),
+        ).networks[0]
+        for _ in range(2)
+    )  # fmt: skip
+    return Subject((one, one.with_network(two.encoder, name="other")), one.splits, "two networks")
 
 
 @pytest.fixture

@@ -218,7 +218,7 @@ def test_rows_state_augmentation_and_label_share(run, tmp_path, one_epoch):
 def test_augmented_features_match_features_of_views(run):
     opened, data = open_run(run), Digits()
     model, splits = opened.trained(), Splits.of(data)
-    extractor = FeatureExtractor(model, splits, description=None, layers=("backbone",), cache=None, seed=5)
+    extractor = FeatureExtractor(model, splits, description=None, seed=5)
     features = extractor.augmented(("backbone",), 3, plainer=True)["backbone"]
     assert len(features) == 3
     plainer = dataclasses.replace(data.views, degrees=0.0, jitter=0.0, grayscale=0.0, blur=0.0)
