@@ -15,8 +15,8 @@ import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import nn
 
-from ssl_vision.cli.early_check import checked
 from ssl_vision.cli.fit import executed
+from ssl_vision.cli.fit_command import checked
 from ssl_vision.cli.fit_summary import validation_lines, validations
 from ssl_vision.cli.import_paths import local_modules
 from ssl_vision.data import ImageData, Views

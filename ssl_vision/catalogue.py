@@ -23,7 +23,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.cli import LightningArgumentParser
 
 import ssl_vision.callbacks  # noqa: F401
-from ssl_vision.cli.inspection import describe_class, options
+from ssl_vision.cli.parser import describe_class, options
 from ssl_vision.cli.run_options import DEFAULT_DATA, DEFAULTS, add_run_options
 from ssl_vision.data import ImageData
 from ssl_vision.data.datasets.torchvision_data import DATASETS

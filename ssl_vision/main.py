@@ -13,12 +13,8 @@ from contextlib import nullcontext
 from typing import NamedTuple
 
 from ssl_vision._version import __version__
-from ssl_vision.cli.early_check import check_run
-from ssl_vision.cli.import_paths import local_modules
-from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.errors import InputError, Interrupted
-from ssl_vision.loading import load
-from ssl_vision.quiet import one_line_warnings, quiet, silenced
+from ssl_vision.progress import quiet, silenced
 
 
 class Command(NamedTuple):
@@ -147,14 +143,16 @@ def _execute(args: Sequence[str] | None) -> int:
     if name == "--version":
         print(f"ssl-vision {__version__}")
         return 0
+    from ssl_vision.cli.import_paths import READS, check_run, load, local_modules
+    from ssl_vision.cli.suggestions import closest_match
+
     try:
         if name not in COMMANDS:
             raise InputError(f"unknown command '{name}'{closest_match(name, list(COMMANDS))}")
-        if name in ("evaluate", "export", "report"):
+        if name in READS:
             check_run(name, rest)
         with silenced() if is_quiet else nullcontext(), local_modules(rest):
             command = load(COMMANDS[name].module)
-            one_line_warnings()
             page = command.run([name, *rest] if name in ("fit", "validate") else rest)
             report = None if page is None else load(_REPORT).write(**page)
             if report is not None and not quiet():

@@ -1,18 +1,51 @@
-"""Progress of long tasks: a bar on a terminal, occasional lines elsewhere, nothing with ``--quiet``."""
+"""What a command prints besides its results: progress, and with ``--quiet`` nothing.
 
+Progress is a bar on a terminal, and an occasional line elsewhere.
+"""
+
+import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
 from functools import cache
 from time import monotonic
 from typing import TYPE_CHECKING, Self, TypeVar
-
-from ssl_vision.quiet import quiet
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 T = TypeVar("T")
+
+_VARIABLE = "SSL_VISION_QUIET"
+_LIGHTNING = ("pytorch_lightning", "lightning_fabric")
+
+
+def quiet() -> bool:
+    """Return True if only results and errors are printed."""
+    return bool(os.environ.get(_VARIABLE))
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Context manager that prints only results and errors, in this process and in those that it starts."""
+    before = os.environ.get(_VARIABLE)
+    levels = {name: logging.getLogger(name).level for name in _LIGHTNING}
+    os.environ[_VARIABLE] = "1"
+    for name in _LIGHTNING:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+        if before is None:
+            del os.environ[_VARIABLE]
+        else:
+            os.environ[_VARIABLE] = before
 
 
 class Progress:

@@ -82,7 +82,11 @@ def parse_only(monkeypatch):
     def read(words):
         with monkeypatch.context() as patch:
             patch.setattr("ssl_vision.cli.fit.FitCLI.instantiate_classes", stop)
-            patch.setattr("ssl_vision.main.check_run", lambda *args: None)  # the page's runs do not exist
+            for check in (
+                "import_paths.check_run",
+                "fit_command.check_root",
+            ):  # absent here
+                patch.setattr(f"ssl_vision.cli.{check}", lambda *args: None)
             if words[0] not in ("fit", "validate"):
                 patch.setattr(ArgumentParser, "parse_args", parse_and_stop)
             with pytest.raises(Parsed):

@@ -19,7 +19,7 @@ from settings import TINY
 
 from ssl_vision import __version__
 from ssl_vision import objectives as o
-from ssl_vision.cli.choices import option_names
+from ssl_vision.cli.known_options import option_names
 from ssl_vision.data import ImageFolder, Views
 from ssl_vision.encoders import ResNet
 from ssl_vision.evaluation.protocol import read_protocol, shipped

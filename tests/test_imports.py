@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ssl_vision.loading import load
+from ssl_vision.cli.import_paths import load
 
 CODE = """
 import sys
@@ -34,7 +34,7 @@ def test_commands_that_only_read_files_do_not_import_torch():
         *[[name, "--help"] for name in ("runs", "choose", "sweep", "compare", "doctor", "reproduce", "list")],
         ["runs", "no/such/folder"],
         ["fit", "--help"],
-        *[[name, "no/such/run"] for name in ("evaluate", "export", "report")],
+        *[[name, "no/such/run"] for name in ("evaluate", "export", "report", "embed")],
     ]
     assert imported(commands, ["torch", "pytorch_lightning", "timm", "wandb"]) == []
 

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from ssl_vision import progress
-from ssl_vision.progress import Progress, duration, epochs_text, number, tracked
-from ssl_vision.quiet import quiet, silenced
+from ssl_vision.progress import Progress, duration, epochs_text, number, quiet, silenced, tracked
 
 
 @pytest.fixture

@@ -23,10 +23,9 @@ import ssl_vision.encoders
 import ssl_vision.methods
 import ssl_vision.objectives  # noqa: F401
 from ssl_vision.cli.import_paths import class_paths, dotted_names, refusal, yaml_texts
-from ssl_vision.cli.parser import one_line
+from ssl_vision.cli.parser import expanded, one_line
 from ssl_vision.encoders import Timm
 from ssl_vision.errors import InputError
-from ssl_vision.runs.config import above_home
 
 _PACKAGES = ("ssl_vision.data.", "ssl_vision.encoders.", "ssl_vision.methods.", "ssl_vision.objectives.")
 _FOLDERS = ("cache_dir", "path", "root", "test", "train")
@@ -77,13 +76,6 @@ def built(
         return parser.instantiate(parsed)[key]
     except Exception as error:  # raised by any class in the config
         raise InputError(f"{where}: the run's config has no valid {key}: {one_line(str(error))}") from error
-
-
-def expanded(value: Any) -> Any:
-    """`above_home` of an option, which may contain classes."""
-    if isinstance(value, Namespace):
-        return Namespace(**{name: expanded(item) for name, item in vars(value).items()})  # type: ignore[no-untyped-call]
-    return [expanded(item) for item in value] if isinstance(value, list) else above_home(value)
 
 
 def _parse(

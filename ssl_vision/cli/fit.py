@@ -1,21 +1,27 @@
-"""The Lightning command line: ``fit`` and ``validate``."""
+"""``fit`` and ``validate`` on Lightning's command line: options, run directory, trainer and result."""
 
+import logging
+import os
 import pydoc
+import shlex
 import signal
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from functools import partial
+from itertools import zip_longest
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 import torch
 import yaml
-from jsonargparse import Namespace
 from jsonargparse.typing import register_type
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import ProgressBar
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
-from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from ssl_vision.callbacks import (
@@ -28,26 +34,25 @@ from ssl_vision.callbacks import (
     Times,
     WeightHistogram,
 )
-from ssl_vision.cli.classes import expanded  # imports that make the short names of classes known
-from ssl_vision.cli.early_check import checked
+from ssl_vision.cli.fit_command import checked
 from ssl_vision.cli.fit_summary import nothing_left, summary, validated
 from ssl_vision.cli.import_paths import class_paths, local_modules
-from ssl_vision.cli.parser import ArgumentParser, one_line
+from ssl_vision.cli.parser import ArgumentParser, expanded, one_line
 from ssl_vision.cli.progress_bar import RunBar
-from ssl_vision.cli.resume import check_config, checkpoint_at, knows_images, place_to_continue
 from ssl_vision.cli.run_options import add_run_options, check_callbacks, check_trainer
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError, Interrupted
-from ssl_vision.quiet import quiet, without_noise
-from ssl_vision.runs.checkpoint import AtomicCheckpointIO, Checkpoint
+from ssl_vision.progress import quiet
+from ssl_vision.runs.checkpoint import AtomicCheckpointIO, Checkpoint, read_checkpoint
 from ssl_vision.runs.checkpoint_schedule import ResumeCheckpoint, remove_requeued
-from ssl_vision.runs.config import below_home, derived_name
+from ssl_vision.runs.config import below_home, derived_name, differences, listed
 from ssl_vision.runs.encoder_weights import start_from
 from ssl_vision.runs.folder import RunFolder, run_path
 from ssl_vision.runs.log import RunLog
 from ssl_vision.runs.record import RunRecord, check_images, early_stopping
 from ssl_vision.runs.registry import Run
-from ssl_vision.tracking.wandb import mirror, mirror_ends, mirror_mode
+from ssl_vision.tracking.artifacts import SCHEME, fetched_checkpoint, requeued_checkpoint
+from ssl_vision.tracking.wandb import mirror, mirror_ends, mirror_mode, requeued_by_agent
 from ssl_vision.tracking.wandb_callback import WandbCallback
 
 _FIRST = ("name", "seed_everything", "model", "data", "trainer")
@@ -55,6 +60,8 @@ _FIRST = ("name", "seed_everything", "model", "data", "trainer")
 
 _NOT_RECORDED = ("ckpt_path", "overwrite", "report")
 
+_CONTINUED = "SSL_VISION_CONTINUED"
+"""Environment variable with the checkpoint that the first process continues from."""
 
 register_type(torch.device, fail_already_registered=False)  # so that configs can be read back
 yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, value: dumper.represent_data(value.value))
@@ -66,20 +73,12 @@ _INPUT_ERRORS = (
 )
 """Texts in errors of Lightning about options that only training can check."""
 
+_INVALID = (ValueError, TypeError, RuntimeError, OverflowError, MemoryError, ImportError)
+"""Errors of a constructor that refuses a value of an option."""
+
 
 class _Parser(ArgumentParser, LightningArgumentParser):
     pass
-
-
-class FitCLI(LightningCLI):
-    """The parsed options of ``fit`` or ``validate``; nothing is built before the run directory is checked."""
-
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the options of the run directory, of logging and of metrics."""
-        add_run_options(parser)
-
-    def instantiate_classes(self) -> None:
-        """Build nothing."""
 
 
 class Outcome(NamedTuple):
@@ -90,50 +89,185 @@ class Outcome(NamedTuple):
     page: dict[str, Any] | None = None
 
 
-class _Start(NamedTuple):
-    """What a run starts from.
+class FitCLI(LightningCLI):
+    """``fit`` or ``validate``: options, run directory, model, data and trainer, which `outcome` runs.
 
     Args:
-        cli: parsed options.
-        recorded: config as it is recorded.
-        folder: run directory.
-        checkpoint: checkpoint to continue from or to validate, without its weights.
-        check: function that raises if the run cannot use the directory.
-    """
-
-    cli: FitCLI
-    recorded: dict[str, Any]
-    folder: RunFolder
-    checkpoint: Checkpoint | None
-    check: Callable[[], None]
-
-
-def parsed(args: Sequence[str]) -> FitCLI:
-    """Parse the options of ``fit`` or ``validate``, the first of ``args``, and their config files.
+        args: the command and its options, which are `checked`.
 
     Raises:
-        InputError: an option or a config file is not usable.
+        InputError: an option, a config file, the run directory or the checkpoint is not usable.
     """
-    command, *options = args
-    with without_noise():
+
+    folder: RunFolder
+    """Run directory."""
+    recorded: dict[str, Any]
+    """Config as it is recorded."""
+    checkpoint: Checkpoint | None = None
+    """Checkpoint to continue from or to validate, without its weights."""
+
+    def __init__(self, args: Sequence[str]) -> None:
+        self.command, *options = args
+        super().__init__(
+            datamodule_class=pl.LightningDataModule,
+            subclass_mode_data=True,
+            save_config_callback=None,
+            auto_configure_optimizers=False,
+            parser_class=_Parser,
+            parser_kwargs={"prog": f"ssl-vision {self.command}"},
+            run=False,
+            args=options,
+        )
+
+    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Leave the option of the seed to `add_run_options`."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the options of the run directory, of logging and of metrics."""
+        add_run_options(parser)
+
+    def before_instantiate_classes(self) -> None:
+        """Determine the run directory and the checkpoint to continue from."""
+        config = self.config
+        check_trainer(config.trainer)
+        if config.metrics.k is None:
+            config.metrics.k = knn_k(config.data.class_path)
+        plain = yaml.safe_load(self.parser.dump(config, skip_unset=False, skip_validation=True))
+        others = [key for key in plain if key not in (*_FIRST, *_NOT_RECORDED)]
+        self.recorded = below_home({key: plain[key] for key in (*_FIRST, *others)})
+        self.recorded["name"] = config.name or derived_name(self.recorded)
+        for key in ("model", "data", "trainer"):
+            config[key] = expanded(config[key])
+        self.folder = RunFolder(run_path(config.runs_dir, self.recorded["name"]))
+        if self.command == "validate":
+            config.ckpt_path = config.ckpt_path or "last"
+        elif config.ckpt_path is not None and config.overwrite:
+            raise InputError("--ckpt_path continues a run and --overwrite replaces it: give one of them")
+        elif config.ckpt_path is None:
+            online = mirror_mode(config.wandb) == "online" and config.wandb_artifacts != "none"
+            if place := place_to_continue(self.folder, online=online):
+                config.ckpt_path, config.overwrite = place, False
+        if config.ckpt_path is not None:
+            self.checkpoint = checkpoint_at(config.ckpt_path, self.folder, self.command)
+        if self.checkpoint is not None:
+            check_config(self.checkpoint, self.recorded, self.command)
+        self.check = partial(
+            self.folder.check,
+            self.recorded,
+            recorded=lambda: Run(self.folder.path).config,
+            resume=config.ckpt_path is not None,
+            overwrite=config.overwrite,
+            moved=knows_images(self.checkpoint),
+        )
+        if self.command == "fit":
+            rank_zero_only(self.check)()
+            rank_zero_only(remove_requeued)(self.folder)
+
+    def instantiate_classes(self) -> None:
+        """Build the model, the data and the trainer."""
         try:
-            return FitCLI(
-                pl.LightningModule,
-                pl.LightningDataModule,
-                subclass_mode_model=True,
-                subclass_mode_data=True,
-                seed_everything_default=0,
-                save_config_callback=None,
-                auto_configure_optimizers=False,
-                parser_class=_Parser,
-                parser_kwargs={"prog": f"ssl-vision {command}"},
-                run=False,
-                args=options,
-            )
+            super().instantiate_classes()
         except InputError:
             raise
-        except ValueError as error:
-            raise InputError(f"--seed_everything: {error}") from error
+        except (*_INVALID, MisconfigurationException) as error:
+            raise InputError(one_line(str(error)) or type(error).__name__) from error
+
+    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+        """Add the run's loggers, callbacks and plugins to those of the config.
+
+        A validation has no loggers and checkpoints, and none of the config's callbacks.
+        """
+        objects, config = self.config_init, self.config_init.trainer
+        shown = config.enable_progress_bar is not False
+        if self.command == "validate":
+            bar = [RunBar()] if shown else []
+            kwargs |= {"logger": False, "enable_checkpointing": False, "callbacks": [*bar, objects.metrics]}
+            return super().instantiate_trainer(**kwargs)
+        folder = self.folder
+        log = RunLog(folder.metrics_file, folder.lock.verify)
+        loggers: list[Any] = [log, *(_listed(config.logger) if not isinstance(config.logger, bool) else [])]
+        tracking: list[pl.Callback] = []
+        if mode := mirror_mode(objects.wandb):
+            wandb = mirror(folder, self.recorded, mode=mode, fresh=self.checkpoint is None)
+            loggers.append(wandb)
+            tracking.append(WandbCallback(wandb, folder, artifacts=objects.wandb_artifacts))
+        own_callbacks = _listed(config.callbacks)
+        check_callbacks(own_callbacks)
+        has_objective = "objective" in dict(self.model.named_children())
+        files = AtomicCheckpointIO(folder.last, folder.previous, folder.lock.verify)
+        callbacks: list[pl.Callback] = [*own_callbacks, objects.metrics]
+        callbacks += [StepSeeds(torch.initial_seed()), Times(), Memory()]
+        callbacks += [ObjectiveStatistics(), WeightHistogram(log)] if has_objective else []
+        callbacks += [SkipNonFiniteSteps(objects.patience, objective="objective" if has_objective else None)]
+        callbacks += [OnlineProbe()] if objects.online_probe else []
+        callbacks += [GradientDiagnostics()] if objects.gradients else []
+        epochs, steps = objects.save_every_n_epochs, objects.save_every_n_steps
+        callbacks += [
+            RunRecord(folder, self.recorded, checkpoint=self._file, check=self.check),
+            ResumeCheckpoint(folder, files, every_n_epochs=epochs, every_n_steps=steps),
+            *tracking,
+        ]
+        if shown and not any(isinstance(callback, ProgressBar) for callback in own_callbacks):
+            callbacks.append(RunBar(log))
+        kwargs |= {"logger": loggers, "callbacks": callbacks, "plugins": [*_listed(config.plugins), files]}
+        return super().instantiate_trainer(default_root_dir=str(folder.path), **kwargs)
+
+    @property
+    def _file(self) -> Path | None:
+        return None if self.checkpoint is None else self.checkpoint.path
+
+    def validate(self) -> Outcome:
+        """Measure the checkpoint as during training."""
+        assert self.checkpoint is not None
+        self.trainer.validate(self.model, self.datamodule, ckpt_path=self._file, verbose=False)
+        values = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+        return Outcome(self.folder, validated(self.checkpoint, values) if self.trainer.is_global_zero else "")
+
+    def fit(self) -> Outcome:
+        """Train, or continue the training of the checkpoint, and summarise the run."""
+        folder, checkpoint, trainer, data = self.folder, self.checkpoint, self.trainer, self.datamodule
+        try:
+            if checkpoint is None and self.config.initial_checkpoint is not None:
+                rank_zero_info(start_from(self.model, self.config.initial_checkpoint))
+            if checkpoint is not None and isinstance(data, ImageData):
+                rank_zero_only(check_images)(data, checkpoint)
+            trainer.fit(self.model, datamodule=data, ckpt_path=self._file)
+        except Interrupted as error:
+            error.run = folder.path
+            raise
+        except (ValueError, RuntimeError) as error:
+            if any(text in str(error) for text in _INPUT_ERRORS):
+                raise InputError(one_line(str(error))) from error
+            raise
+        finally:
+            trained = folder.lock.taken
+            folder.lock.release()
+        if not trainer.is_global_zero:
+            return Outcome(folder)
+        page = None
+        if self.config.report:
+            allow_class = list(class_paths(self.recorded))  # all named in the user's own command
+            page = {"path": folder.path, "data": data, "allow_class": allow_class}
+        if quiet():
+            return Outcome(folder, str(folder.path), page)
+        text = ""
+        if checkpoint is not None and not trained:
+            done = {"epochs": checkpoint.epoch, "steps": trainer.global_step}
+            text = nothing_left(self.recorded, **done, early=early_stopping(trainer)) + "\n"
+        known = data if isinstance(data, ImageData) else None
+        images = None if known is None else known.batch_size * trainer.world_size
+        text += summary(Run(folder.path), images=images, data=known, report=page is not None)
+        return Outcome(folder, text, page)
+
+
+class _Options(FitCLI):
+    """The options alone: nothing is looked up or built."""
+
+    def before_instantiate_classes(self) -> None:
+        pass
+
+    def instantiate_classes(self) -> None:
+        pass
 
 
 def check_options(args: Sequence[str]) -> None:
@@ -143,8 +277,8 @@ def check_options(args: Sequence[str]) -> None:
         InputError: an option or a config file is not usable.
     """
     command, *options = args
-    with local_modules(options):
-        parsed([command, *checked(options)])
+    with local_modules(options), without_noise():
+        _Options([command, *checked(options)])
 
 
 def executed(args: Sequence[str]) -> Outcome:
@@ -156,8 +290,8 @@ def executed(args: Sequence[str]) -> Outcome:
     """
     with without_noise(), mirror_ends():
         try:
-            start = _start(args[0], parsed(args))
-            return _validate(start) if args[0] == "validate" else _fit(start)
+            cli = FitCLI(args)
+            return cli.validate() if cli.command == "validate" else cli.fit()
         except MisconfigurationException as error:
             raise InputError(one_line(str(error))) from error
         except SystemExit as error:
@@ -168,164 +302,120 @@ def executed(args: Sequence[str]) -> Outcome:
             raise
 
 
-def _start(command: str, cli: FitCLI) -> _Start:
-    """Determine the run directory and the checkpoint to continue from, before anything is built."""
-    config = cli.config
-    check_trainer(config.trainer)
-    if config.seed_everything is False:
-        raise InputError("--seed_everything false: a run without a seed cannot be compared or continued")
-    if config.metrics.k is None:
-        config.metrics.k = knn_k(config.data.class_path)
-    plain = yaml.safe_load(cli.parser.dump(config, skip_unset=False, skip_validation=True))
-    others = [key for key in plain if key not in (*_FIRST, *_NOT_RECORDED)]
-    recorded: dict[str, Any] = below_home({key: plain[key] for key in (*_FIRST, *others)})
-    recorded["name"] = config.name or derived_name(recorded)
-    for key in ("model", "data", "trainer"):
-        config[key] = expanded(config[key])
-    folder = RunFolder(run_path(config.runs_dir, recorded["name"]))
-    if command == "validate":
-        config.ckpt_path = config.ckpt_path or "last"
-    elif config.ckpt_path is not None and config.overwrite:
-        raise InputError("--ckpt_path continues a run and --overwrite replaces it: give one of them")
-    elif config.ckpt_path is None:
-        online = mirror_mode(config.wandb) == "online" and config.wandb_artifacts != "none"
-        if place := place_to_continue(folder, online=online):
-            config.ckpt_path, config.overwrite = place, False
-    checkpoint = None
-    if config.ckpt_path is not None:
-        checkpoint = checkpoint_at(config.ckpt_path, folder, command)
-    if checkpoint is not None:
-        check_config(checkpoint, recorded, command)
-    check = partial(
-        folder.check,
-        recorded,
-        recorded=lambda: Run(folder.path).config,
-        resume=config.ckpt_path is not None,
-        overwrite=config.overwrite,
-        moved=knows_images(checkpoint),
-    )
-    if command == "fit" and _first_process():
-        check()
-        remove_requeued(folder)
-    return _Start(cli, recorded, folder, checkpoint, check)
+@contextmanager
+def without_noise() -> Iterator[None]:
+    """Context manager that hides warnings and messages of Lightning that do not concern the run."""
+    with warnings.catch_warnings():
+        for message in (
+            "LightningCLI's args parameter",  # which equal sys.argv here
+            ".*does not have many workers",
+            "The number of training batches .* is smaller than the logging",
+            "Be aware that when using `ckpt_path`",
+            ".*LeafSpec.*is deprecated",
+        ):
+            warnings.filterwarnings("ignore", message=message)
+        # Lightning's use of jsonargparse
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"pytorch_lightning\.cli")
+        logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_about_the_run)
+        for name in ("lightning_fabric.utilities.seed", "pytorch_lightning.accelerators.cuda"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        yield
 
 
-def _first_process() -> bool:
-    return bool(vars(rank_zero_only)["rank"] == 0)
+def _is_about_the_run(record: logging.LogRecord) -> bool:
+    noise = (
+        "TPU available", "GPU available", "litlogger", "litmodels", "Loading `train_dataloader`",
+        "Automatic Mixed Precision", "was configured so", "has Tensor Cores", "Restoring states",
+        "Restored all states", "Loaded model weights", "`Trainer.fit` stopped",
+    )  # fmt: skip
+    return not any(words in record.getMessage() for words in noise)
 
 
-def _build(start: _Start, add: Callable[[_Start, Namespace], dict[str, Any]]) -> tuple[Namespace, pl.Trainer]:
-    """Return the objects of the config and the trainer; ``add`` returns arguments for the trainer.
+def place_to_continue(folder: RunFolder, *, online: bool) -> str | None:
+    """Return the checkpoint from which a requeued run continues, as for ``--ckpt_path``; None for other runs.
+
+    The first process of a machine decides for the processes that it launches, which inherit its environment.
+
+    Args:
+        folder: run directory.
+        online: allow a run that ``wandb agent`` has rescheduled to download its checkpoint from W&B.
+    """
+    if int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0:  # restarted with the command of the first start
+        return "last"
+    if int(os.environ.get("LOCAL_RANK") or 0) and _CONTINUED in os.environ:
+        return os.environ[_CONTINUED] or None
+    place = "last" if requeued_by_agent(folder) else None
+    if place is None and online and (file := requeued_checkpoint()):
+        place = str(file)
+    if os.environ.get("WANDB_SWEEP_ID"):
+        os.environ[_CONTINUED] = place or ""
+    return place
+
+
+def checkpoint_at(place: str, folder: RunFolder, command: str) -> Checkpoint | None:
+    """Return a checkpoint without its weights, or None if training has not written one yet.
+
+    Args:
+        place: path, W&B artifact or run directory; ``last`` is the last readable checkpoint of the run.
+        folder: run directory.
+        command: ``fit`` or ``validate``, which requires a checkpoint.
 
     Raises:
-        InputError: a constructor refuses a value.
+        InputError: there is no readable checkpoint, but results that training would overwrite.
     """
-    try:
-        objects = start.cli.parser.instantiate(start.cli.config)
-        return objects, pl.Trainer(**{**objects.trainer, **add(start, objects)})
-    except InputError:
-        raise
-    except (
-        ValueError, TypeError, RuntimeError, OverflowError, MemoryError, ImportError,
-        MisconfigurationException,
-    ) as error:  # fmt: skip
-        raise InputError(one_line(str(error)) or type(error).__name__) from error
+    if place != "last":
+        file = fetched_checkpoint(place) if place.startswith(SCHEME) else place
+        return read_checkpoint(file, verify=True)._replace(state={})
+    files = [file for file in (folder.last, folder.previous) if file.exists()]
+    for file, fallback in zip_longest(files, files[1:]):
+        try:
+            checkpoint = read_checkpoint(file, verify=True)
+        except InputError as error:
+            if fallback is None:
+                raise
+            rank_zero_warn(f"{error}: falling back to {fallback}")
+        else:
+            if command == "fit":
+                rank_zero_info(f"continuing from {file}")
+            return checkpoint._replace(state={})
+    if command != "fit" or any(folder.checkpoints.glob("*.ckpt")):
+        advice = "" if folder.config_file.exists() else f"; give the run directory: ssl-vision {command} RUN"
+        raise InputError(f"{folder.last}: no such checkpoint{advice}")
+    if folder.results():
+        raise InputError(
+            f"{folder.path} has results, but no checkpoint to continue from: "
+            "--overwrite true replaces the run"
+        )
+    rank_zero_info(f"no checkpoint in {folder.checkpoints}: starting from the beginning")
+    return None
 
 
-def _validate(start: _Start) -> Outcome:
-    """Measure the checkpoint as during training, without a logger."""
-    assert start.checkpoint is not None
-    objects, trainer = _build(start, _arguments_of_validation)
-    trainer.validate(objects.model, objects.data, ckpt_path=start.checkpoint.path, verbose=False)
-    values = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    return Outcome(start.folder, validated(start.checkpoint, values) if trainer.is_global_zero else "")
+def check_config(checkpoint: Checkpoint, config: Mapping[str, Any], command: str) -> None:
+    """Check that ``fit`` continues the same run, or that ``validate`` uses the same network.
+
+    Args:
+        checkpoint: the checkpoint.
+        config: config of the command.
+        command: ``fit`` or ``validate``.
+
+    Raises:
+        InputError: the checkpoint was made with another config.
+    """
+    other = differences(checkpoint.config, config, moved=knows_images(checkpoint))
+    if command != "fit":
+        trained = ("model.init_args.objective", "model.init_args.optimizer")
+        other = [key for key in other if key.startswith("model.") and not key.startswith(trained)]
+    if other:
+        run = RunFolder(checkpoint.path.parent.parent)
+        message = f"{checkpoint.path} was made with another config ({listed(other)})"
+        if run.config_file.exists():
+            message += f"; use that config with ssl-vision {command} {shlex.quote(str(run.path))}"
+        raise InputError(message)
 
 
-def _arguments_of_validation(start: _Start, objects: Namespace) -> dict[str, Any]:
-    """Return arguments of a trainer without loggers, checkpoints and callbacks of the config."""
-    bar = [] if objects.trainer.enable_progress_bar is False else [RunBar()]
-    return {"logger": False, "enable_checkpointing": False, "callbacks": [*bar, objects.metrics]}
-
-
-def _fit(start: _Start) -> Outcome:
-    """Train, or continue the training of the checkpoint, and summarise the run."""
-    folder, checkpoint = start.folder, start.checkpoint
-    try:
-        objects, trainer = _build(start, _arguments_of_fit)
-        model, data = objects.model, objects.data
-        if checkpoint is None and objects.initial_checkpoint is not None:
-            rank_zero_info(start_from(model, objects.initial_checkpoint))
-        if checkpoint is not None and _first_process() and isinstance(data, ImageData):
-            check_images(data, checkpoint)
-        trainer.fit(model, datamodule=data, ckpt_path=None if checkpoint is None else checkpoint.path)
-    except Interrupted as error:
-        error.run = folder.path
-        raise
-    except (ValueError, RuntimeError) as error:
-        if any(text in str(error) for text in _INPUT_ERRORS):
-            raise InputError(one_line(str(error))) from error
-        raise
-    finally:
-        continued = checkpoint is not None and not folder.lock.taken  # training takes it
-        folder.lock.release()
-    if not trainer.is_global_zero:
-        return Outcome(folder)
-    page = None
-    if objects.report:
-        allow_class = list(class_paths(start.recorded))  # all named in the user's own command
-        page = {"path": folder.path, "data": data, "allow_class": allow_class}
-    if quiet():
-        return Outcome(folder, str(folder.path), page)
-    text = ""
-    if continued and checkpoint is not None:
-        done = {"epochs": checkpoint.epoch, "steps": trainer.global_step}
-        text = nothing_left(start.recorded, **done, early=early_stopping(trainer)) + "\n"
-    known = data if isinstance(data, ImageData) else None
-    images = None if known is None else known.batch_size * trainer.world_size
-    text += summary(Run(folder.path), images=images, data=known, report=page is not None)
-    return Outcome(folder, text, page)
-
-
-def _arguments_of_fit(start: _Start, objects: Namespace) -> dict[str, Any]:
-    """Return the run's loggers, callbacks and plugins together with those of the config."""
-    folder, config = start.folder, objects.trainer
-    log = RunLog(folder.metrics_file, folder.lock.verify)
-    loggers: list[Any] = [log, *(_listed(config.logger) if not isinstance(config.logger, bool) else [])]
-    tracking: list[pl.Callback] = []
-    if mode := mirror_mode(objects.wandb):
-        wandb = mirror(folder, start.recorded, mode=mode, fresh=start.checkpoint is None)
-        loggers.append(wandb)
-        tracking.append(WandbCallback(wandb, folder, artifacts=objects.wandb_artifacts))
-    own_callbacks = _listed(config.callbacks)
-    check_callbacks(own_callbacks)
-    has_objective = "objective" in dict(objects.model.named_children())
-    files = AtomicCheckpointIO(folder.last, folder.previous, folder.lock.verify)
-    callbacks: list[pl.Callback] = [*own_callbacks, objects.metrics]
-    callbacks += [StepSeeds(torch.initial_seed()), Times(), Memory()]
-    callbacks += [ObjectiveStatistics(), WeightHistogram(log)] if has_objective else []
-    callbacks += [SkipNonFiniteSteps(objects.patience, objective="objective" if has_objective else None)]
-    callbacks += [OnlineProbe()] if objects.online_probe else []
-    callbacks += [GradientDiagnostics()] if objects.gradients else []
-    checkpoint = None if start.checkpoint is None else start.checkpoint.path
-    callbacks += [
-        RunRecord(folder, start.recorded, checkpoint=checkpoint, check=start.check),
-        ResumeCheckpoint(
-            folder,
-            files,
-            every_n_epochs=objects.save_every_n_epochs,
-            every_n_steps=objects.save_every_n_steps,
-        ),
-        *tracking,
-    ]
-    shown = config.enable_progress_bar is not False
-    if shown and not any(isinstance(callback, ProgressBar) for callback in own_callbacks):
-        callbacks.append(RunBar(log))
-    return {
-        "logger": loggers,
-        "callbacks": callbacks,
-        "plugins": [*_listed(config.plugins), files],
-        "default_root_dir": str(folder.path),
-    }
+def knows_images(checkpoint: Checkpoint | None) -> bool:
+    """Return True if a checkpoint has a digest of its images, which may then have moved to another folder."""
+    return checkpoint is not None and checkpoint.images is not None
 
 
 def _listed(value: Any) -> list[Any]:

@@ -4,11 +4,12 @@ import json
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from ssl_vision.cli.choices import (
+from ssl_vision.cli.import_paths import dotted, load
+from ssl_vision.cli.known_options import (
     ClassDescription,
     Option,
     capitalized,
@@ -16,12 +17,10 @@ from ssl_vision.cli.choices import (
     first_sentence,
     options_of_fit,
 )
-from ssl_vision.cli.import_paths import dotted
+from ssl_vision.cli.recipes import settings
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.descriptions import read_catalogue
 from ssl_vision.errors import InputError
-from ssl_vision.loading import load
-from ssl_vision.runs.config import named_settings
 from ssl_vision.runs.files import read_yaml
 
 START = """\
@@ -35,12 +34,6 @@ Change one thing with an option, such as --model.objective MACL or --trainer.max
 ssl-vision fit --help lists the options; ssl-vision list objectives lists the objectives."""
 
 _SHORT_HELP = Path(__file__).parent / "short_help.yaml"
-
-_LIGHTNING = {
-    name: Option(name, default, "", "")
-    for name, default in (("config", "null"), ("ckpt_path", "null"), ("seed_everything", "0"))
-}
-"""Options that Lightning adds to a command."""
 
 _COLUMN = 40
 _WIDEST = 110
@@ -112,7 +105,7 @@ def common_options(args: Sequence[str] = ()) -> dict[str, list[Option]]:
         InputError: a config file cannot be read.
     """
     given = _option_values(args)
-    options = _LIGHTNING | options_of_fit(given)
+    options = {"config": Option("config", "null", "", "")} | options_of_fit(given)
     groups = {}
     for group, texts in read_yaml(_SHORT_HELP).items():
         required = [
@@ -132,19 +125,16 @@ def common_options(args: Sequence[str] = ()) -> dict[str, list[Option]]:
 
 
 def _option_values(args: Sequence[str]) -> dict[str, str]:
-    """Return the values of the options in arguments, and of other options in the config files that they name.
+    """Return the values of the options in arguments and in the config files that they name.
 
     Raises:
         InputError: a file cannot be read.
     """
-    given, of_files = {}, {}
-    for arg, following in pairwise([*args, ""]):
-        key, equals, value = arg.partition("=")
-        given[key.removeprefix("--")] = value if equals else following
-        content = read_yaml(Path(given["config"])) if key == "--config" else None
-        for name, setting in named_settings(content) if isinstance(content, Mapping) else ():
-            of_files[name] = setting if isinstance(setting, str) else json.dumps(setting, default=str)
-    return of_files | given
+    texts = {}
+    for name, value in settings(args):
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+        texts[name] = text.rpartition(".")[2] if classes_of(name) else text
+    return texts
 
 
 def _short_text(option: Option, text: str | None) -> str:
@@ -168,7 +158,7 @@ def _help_of(option: str, name: str | None) -> Iterator[str]:
         yield from _help_of_class(option, classes[name])
     elif not dotted(name):
         raise InputError(f"{option}: no class named {name}{closest_match(name, list(classes))}")
-    elif owner := load("ssl_vision.cli.inspection").describe_import(name):
+    elif owner := load("ssl_vision.cli.parser").describe_import(name):
         yield from _help_of_class(option, owner)
 
 

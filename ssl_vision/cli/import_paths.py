@@ -1,23 +1,58 @@
-"""Import paths in commands and config files, and imports from the current directory."""
+"""Imports by name: a command's module, and classes in commands, config files and the current directory."""
 
 import argparse
+import gc
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
 
 from ssl_vision.errors import InputError
+from ssl_vision.progress import Progress
 from ssl_vision.runs.files import read_yaml
+from ssl_vision.runs.registry import Run
 
 ALLOW_CLASS = "--allow_class"
 _FILES = (".yaml", ".yml", ".json")
 _CLASS_OPTIONS = ("allow_class", "data", "encoder", "model", "objectives", "trainer")
 """Options that take a class, or have options that do."""
+
+READS = {
+    "evaluate": "checkpoint",
+    "export": "checkpoint",
+    "report": "run directory",
+    "embed": "folder of images",
+}
+"""What a command reads first, for those that are checked before torch is imported."""
+
+
+def load(module: str) -> ModuleType:
+    """Import the module of a command, and show a line meanwhile.
+
+    Warnings take one line from then on. The first import of torch is done without garbage collection, and
+    later collections leave out all objects that exist then. They last as long as the process, and searching
+    them again and again would take about a fifth of the CPU time until training starts.
+    """
+    with Progress("loading", lines=False):
+        first = "torch" not in sys.modules and gc.isenabled()
+        if first:
+            gc.disable()
+        try:
+            return import_module(module)
+        finally:
+            if first:
+                gc.freeze()
+                gc.enable()
+            # Lightning has set a form of its own
+            warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
 
 
 def dotted(text: str) -> bool:
@@ -118,16 +153,44 @@ def allowed_classes(args: Sequence[str]) -> list[str]:
     Raises:
         InputError: a value is not an import path.
     """
+    return _class_and_weights(args)[0]
+
+
+def check_run(command: str, args: Sequence[str]) -> None:
+    """Check the runs, checkpoints and weights that ``evaluate``, ``export``, ``report`` or ``embed`` reads.
+
+    Raises:
+        InputError: one does not exist or none is given, or its model has a class that is not allowed.
+    """
+    kind = READS[command]
+    if not args:
+        raise InputError(f"give a {kind} first: ssl-vision {command} --help lists the options")
+    allow_class, weights = _class_and_weights(args)
+    for place, expected in ((args[0], kind), (weights or "-", "checkpoint")):
+        if place.startswith(("-", "~")) or "://" in place:
+            continue
+        run = Run(place)
+        if not run.folder.path.exists():
+            raise InputError(f"{place}: no such {expected}")
+        if expected == "checkpoint" and not allow_class and run.folder.config_file.is_file():
+            for name in class_paths(run.config.get("model")):
+                if not name.startswith("ssl_vision."):
+                    raise refusal(name, run.folder.config_file)
+
+
+def _class_and_weights(args: Sequence[str]) -> tuple[list[str], str | None]:
+    """Return the values of ``--allow_class`` and of ``--weights`` in unparsed arguments."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument(ALLOW_CLASS, action="append", default=[])
+    parser.add_argument("--weights")
     try:
-        allow_class: list[str] = parser.parse_known_args(list(args))[0].allow_class
+        options = parser.parse_known_args(list(args))[0]
     except argparse.ArgumentError as error:
         raise InputError(str(error)) from error
-    for name in allow_class:
+    for name in options.allow_class:
         if not dotted(name):
             raise InputError(f"{ALLOW_CLASS} {name}: expected module.Class")
-    return allow_class
+    return options.allow_class, options.weights
 
 
 def class_paths(config: Any) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ssl_vision.cli.choices import classes_of, first_sentence
+from ssl_vision.cli.known_options import classes_of, first_sentence
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.cli.recipes import CONFIGS, recipes
 from ssl_vision.cli.suggestions import closest_match

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from jsonargparse import Namespace
-from jsonargparse.typing import PositiveInt
+from jsonargparse.typing import PositiveInt, restricted_number_type
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import Callback, StochasticWeightAveraging, Timer
 from pytorch_lightning.cli import LightningArgumentParser
@@ -33,6 +33,7 @@ DEFAULTS = {
 
 DEFAULT_DATA = "Digits"
 
+_Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)])
 
 _REFUSED = {
     "BaseFinetuning": "a continued run would freeze the backbone again; set --model.optimizer instead",
@@ -50,6 +51,8 @@ def add_run_options(parser: LightningArgumentParser) -> None:
     def add(name: str, kind: Any, default: Any, text: str) -> None:
         parser.add_argument(f"--{name}", type=kind, default=default, help=text)
 
+    text = "Seed of the initial weights, the batches and the views."
+    add("seed_everything", _Seed, 0, text)
     add("name", str | None, None, "Run name. Default: derived from the config.")
     add("runs_dir", str, "runs", "Directory that contains the run directories.")
     add("overwrite", bool, False, "Replace an existing run of this name.")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from ssl_vision.errors import InputError
-from ssl_vision.quiet import silenced
+from ssl_vision.progress import silenced
 
 T = TypeVar("T")
 

@@ -9,9 +9,8 @@ import yaml
 from jsonargparse import Namespace
 from torch import nn
 
-from ssl_vision.cli.classes import expanded
-from ssl_vision.cli.early_check import check_classes
-from ssl_vision.cli.parser import ArgumentParser, one_line
+from ssl_vision.cli.fit_command import check_classes
+from ssl_vision.cli.parser import ArgumentParser, expanded, one_line
 from ssl_vision.encoders import Encoder, ResNet, Timm, as_encoder, build
 from ssl_vision.errors import InputError
 from ssl_vision.hub import is_address, local_file

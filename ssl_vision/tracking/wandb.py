@@ -14,7 +14,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.lightning_private import remove_anonymous
-from ssl_vision.quiet import quiet
+from ssl_vision.progress import quiet
 from ssl_vision.runs.config import class_name, derived_group
 from ssl_vision.runs.files import read_json, write_text
 from ssl_vision.runs.folder import RunFolder

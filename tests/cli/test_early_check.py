@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from settings import CONFIGS
 
-from ssl_vision.cli.early_check import checked
+from ssl_vision.cli.fit_command import checked
 from ssl_vision.errors import InputError
 
 WRONG = [
@@ -17,6 +17,11 @@ WRONG = [
     ["fit", "--config=pretrain/digit"],
     ["fit", "--model=mine.Net"],
     ["sweep", "sweep.yaml"],
+    ["fit", "--data=CIFAR10", "--data.root=nowhere"],
+    ["fit", "--model.objective.temperature=cold"],
+    ["evaluate"],
+    ["embed"],
+    ["embed", ".", "--weights=nowhere", "--output=x.npz"],
     ["evaluate", "nowhere"],
     ["export", "nowhere/last.ckpt"],
     ["report", "nowhere"],

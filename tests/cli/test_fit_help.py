@@ -16,8 +16,8 @@ import ssl_vision.methods
 import ssl_vision.objectives
 from ssl_vision.catalogue import BASES
 from ssl_vision.cli import fit, fit_command
-from ssl_vision.cli.choices import classes_of, option_names
 from ssl_vision.cli.fit_help import START, common_options, requested_help, short_help
+from ssl_vision.cli.known_options import classes_of, option_names
 from ssl_vision.cli.listing import KINDS, sentences
 from ssl_vision.cli.suggestions import closest_option
 from ssl_vision.descriptions import described
@@ -41,6 +41,7 @@ def parsed(monkeypatch, tmp_path):
         raise Stop(self.config.as_dict())
 
     monkeypatch.setattr(fit.FitCLI, "instantiate_classes", stop)
+    monkeypatch.setattr(fit_command, "check_root", lambda options: None)
     monkeypatch.chdir(tmp_path)
 
     def parse(*args):

@@ -1,6 +1,7 @@
-"""Tests that Lightning still has every private attribute that this package uses."""
+"""Tests that Lightning and argparse still have every private attribute that this package uses."""
 
 import ast
+from argparse import ArgumentParser
 from operator import attrgetter
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from pytorch_lightning.demos.boring_classes import BoringModel
 from pytorch_lightning.loggers import WandbLogger
 
 from ssl_vision import lightning_private
+from ssl_vision.cli.parser import actions
 from ssl_vision.lightning_private import (
     epochs_done,
     progress_before_validation,
@@ -73,12 +75,20 @@ def test_setting_about_which_wandb_warns_is_removed(tmp_path):
     assert "anonymous" not in logger._wandb_init
 
 
-def test_other_modules_use_no_loop_of_lightning():
+def test_argparse_lists_the_actions_of_a_parser():
+    parser = ArgumentParser(add_help=False)
+    parser.add_argument("--name", "-n")
+    assert [action.option_strings for action in actions(parser)] == [["--name", "-n"]]
+
+
+def test_private_attributes_are_used_in_one_place():
     package = Path(lightning_private.__file__).parent
-    users = [
-        str(file.relative_to(package))
+    private = ("fit_loop", "_signal_connector", "_wandb_init", "_actions")
+    users = {
+        (str(file.relative_to(package)), node.attr)
         for file in package.rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Attribute) and node.attr in ("fit_loop", "_signal_connector", "_wandb_init")
-    ]
-    assert set(users) == {"lightning_private.py"}
+        if isinstance(node, ast.Attribute) and node.attr in private
+    }
+    places = [*["lightning_private.py"] * 3, "cli/parser.py"]
+    assert users == set(zip(places, private, strict=True))

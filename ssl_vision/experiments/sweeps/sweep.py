@@ -14,9 +14,9 @@ from typing import Any
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from ssl_vision.cli.early_check import checked
+from ssl_vision.cli.fit_command import checked
 from ssl_vision.cli.import_paths import names_in_command
-from ssl_vision.cli.parser import ArgumentParser
+from ssl_vision.cli.parser import ArgumentParser, actions
 from ssl_vision.cli.recipes import CONFIGS, find_recipe
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.descriptions import described, description_of
@@ -227,7 +227,7 @@ def _split(parser: ArgumentParser, args: list[str]) -> tuple[list[str], list[str
     Raises:
         InputError: an option closely resembles one of this command, or is set by the sweep itself.
     """
-    own_names = [option for action in parser._actions for option in action.option_strings]
+    own_names = [option for action in actions(parser) for option in action.option_strings]
     own_args: list[str] = []
     trial_args: list[str] = []
     destination = own_args
