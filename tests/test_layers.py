@@ -165,7 +165,7 @@ CAPS = {
     "encoders": (303, 4),
     "evaluation": (2163, 15),
     "experiments": (0, 1),
-    "experiments/compare": (1063, 8),
+    "experiments/compare": (1033, 8),
     "experiments/report": (3037, 25),
     "experiments/reproduce": (838, 8),
     "experiments/sweeps": (1419, 8),
