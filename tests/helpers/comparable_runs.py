@@ -32,7 +32,7 @@ def set_option(config: dict[str, Any], key: str, value: object) -> None:
 
 
 def make_run(
-    path: Path,
+    path: str | Path,
     objective: str = "MACL",
     seed: int = 0,
     score: float = 0.5,
@@ -48,6 +48,7 @@ def make_run(
     config["seed_everything"] = seed
     for key, value in changes.items():
         set_option(config, key, value)
+    path = Path(path)
     path.mkdir(parents=True)
     (path / "config.yaml").write_text(yaml.safe_dump(config))
     lines = [f"{4 * i + 3},{i},{score - 0.1 * (epochs - 1 - i)}" for i in range(epochs)]

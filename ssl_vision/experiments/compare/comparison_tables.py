@@ -1,7 +1,7 @@
 """A comparison as tables, sentences and JSON."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -32,25 +32,27 @@ class Part(NamedTuple):
     title: str
     tables: Sequence[Lines]
     sentences: Sequence[str]
-    accuracies: Sequence[Sequence[str]] = ()
+    accuracies: Lines
     """Means of other accuracies, which are not tested; empty without any."""
 
     @property
     def text(self) -> str:
         """Tables with aligned columns, and a line for each sentence."""
-        parts = [self.title, *map(aligned, filter(None, self.tables)), "\n".join(self.sentences)]
-        return "\n\n".join(parts + ([_ACCURACIES, aligned(self.accuracies)] if self.accuracies else []))
+        return self._formatted(self.title, aligned, "")
 
     @property
     def markdown(self) -> str:
         """Tables and a list of sentences as Markdown."""
-        *tables, accuracies = (
-            as_markdown(table, right=len(table[0]) - 1) if table else ""
-            for table in (*self.tables, self.accuracies)
-        )
-        sentences = "\n".join(f"- {line}" for line in self.sentences)
-        parts = [f"**{self.title}**", *tables, sentences, accuracies and f"{_ACCURACIES}\n\n{accuracies}"]
-        return "\n\n".join(filter(None, parts)) + "\n"
+        return self._formatted(f"**{self.title}**", _markdown_table, "- ") + "\n"
+
+    def _formatted(self, title: str, table: Callable[[Lines], str], bullet: str) -> str:
+        sentences = "\n".join(f"{bullet}{sentence}" for sentence in self.sentences)
+        blocks = [title, *map(table, filter(None, self.tables)), sentences]
+        return "\n\n".join(blocks + ([_ACCURACIES, table(self.accuracies)] if self.accuracies else []))
+
+
+def _markdown_table(lines: Lines) -> str:
+    return as_markdown(lines, right=len(lines[0]) - 1)
 
 
 def part_of(comparison: Comparison, about: str = "") -> Part:
@@ -90,9 +92,8 @@ def part_within(within: str, comparisons: Mapping[str, Comparison], chosen: Mapp
     if chosen:
         images = first.groups[0].runs[0].validated_on
         sentences.append(f"* The {name} with the highest mean {VALIDATED}, on {images}.")
-    return Part(
-        f"{title(first)}, by {first.by} within each {name}", [_lines(means), _lines(pairs)], sentences
-    )
+    heading = f"{title(first)}, by {first.by} within each {name}"
+    return Part(heading, [_lines(means), _lines(pairs)], sentences, [])
 
 
 def _lines(rows: Sequence[Row]) -> Lines:
@@ -221,7 +222,7 @@ def _summary(comparison: Comparison, pair: Pair) -> str:
     if result.t_p is None:
         return f"{first} is {size} {above} {second} with each of {n} seeds: no spread, so no test."
     p = pair.holm_p
-    p_value = f"{'Holm-corrected ' if comparison.tests > 1 else ''}p {_equals(p)}"
+    p_value = f"{'Holm-corrected ' if comparison.tests > 1 else ''}p = {_p_text(p)}".replace("= <", "< ")
     interval = _shown(comparison, result.interval)
     if p is not None and p < comparison.alpha:
         more, less = "higher", "lower"
@@ -328,8 +329,3 @@ def _with_unit(comparison: Comparison, value: float | None) -> str:
 
 def _p_text(value: float | None) -> str:
     return "" if value is None else "<0.0001" if value < 1e-4 else f"{value:.2g}"
-
-
-def _equals(value: float | None) -> str:
-    text = _p_text(value)
-    return text.replace("<", "< ") if text.startswith("<") else f"= {text}"

@@ -19,7 +19,7 @@ from ssl_vision.experiments.compare.metric_values import (
 )
 from ssl_vision.experiments.compare.runs_table import full_key, order, shown
 from ssl_vision.experiments.compare.statistics import Paired, holm, paired, t_interval
-from ssl_vision.runs.config import significant
+from ssl_vision.runs.config import listed, significant
 from ssl_vision.runs.registry import SHORT, Run
 
 VALIDATED = "val/knn_top1"
@@ -246,24 +246,18 @@ def _grouped(runs: Sequence[Run], by: str) -> dict[str, dict[int, Run]]:
     """Runs by group, then by seed."""
     groups: dict[str, dict[int, Run]] = {}
     for run in runs:
-        seed = run.setting("seed")
-        if isinstance(seed, bool) or not isinstance(seed, int):
+        seed, name = run.setting("seed"), shown(run.setting(by))
+        if type(seed) is not int:
             raise InputError(f"{run.folder.path}: its seed is {seed}: runs are paired by a number")
-        name = shown(run.setting(by))
         other = groups.setdefault(name, {}).setdefault(seed, run)
         if other is not run:
-            keys = list(_unequal(other, run))
-            more = f" and differ in {_some(keys)}" if keys else ""
-            hint = f"compare --within {keys[0]}, or " if keys else ""
+            hint = "".join(f"compare --within {key}, or " for key in list(_unequal(other, run))[:1])
             raise InputError(
-                f"{other.folder.path} and {run.folder.path}: both are {name} with seed {seed}{more}: "
+                f"{other.folder.path} and {run.folder.path}: both are {name} with seed {seed}: "
                 f"{hint}name only one of the two runs"
             )
     if len(groups) < 2:
-        count = (
-            "there is one run" if len(runs) == 1 else f"all {len(runs)} runs have it as {next(iter(groups))}"
-        )
-        raise InputError(f"--by {by}: {count}: nothing to compare it with")
+        raise InputError(f"--by {by}: every run has it as {next(iter(groups))}: nothing to compare")
     return groups
 
 
@@ -271,21 +265,15 @@ def _check_settings(
     runs: Sequence[Run], groups: Mapping[str, Mapping[int, Run]], by: str, allow: Sequence[str]
 ) -> None:
     """Runs of one group may differ only in the seed, and runs of two groups also in ``by``."""
-    for name, members in groups.items():
-        first, *others = members.values()
-        for run in others:
-            if unequal := _unequal(first, run, allow):
-                raise InputError(
-                    f"{_difference(first, run, unequal)}, and both are {name}: "
-                    f"compare --by {next(iter(unequal))}, or name only one of the two runs"
-                )
     for run in runs:
-        if unequal := _unequal(runs[0], run, [*allow, by]):
-            options = " ".join(f"--allow {key}" for key in unequal)
-            raise InputError(
-                f"{_difference(runs[0], run, unequal)}: compare runs that differ only in {by}"
-                f"{'' if len(unequal) > 3 else f', or allow it with {options}'}"
-            )
+        first = next(iter(groups[shown(run.setting(by))].values()))
+        for other, allowed in ((first, allow), (runs[0], [*allow, by])):
+            if unequal := _unequal(other, run, allowed):
+                key, pair = next(iter(unequal)), f"{other.folder.path} and {run.folder.path}"
+                values = [f"{key} ({shown(a)}, {shown(b)})" for key, (a, b) in unequal.items()]
+                raise InputError(
+                    f"{pair} differ in {listed(values)}: compare --by {key}, or permit it with --allow {key}"
+                )
 
 
 def _settings(run: Run) -> dict[str, Any]:
@@ -316,31 +304,12 @@ def _is_within(key: str, others: Sequence[str]) -> bool:
     return any(f"{key}.".startswith(f"{shortened(other)}.") for other in others)
 
 
-def _difference(first: Run, second: Run, unequal: Mapping[str, tuple[Any, Any]]) -> str:
-    """State in which settings two runs differ."""
-    named = [f"{key} ({shown(one)}, {shown(other)})" for key, (one, other) in unequal.items()]
-    return f"{first.folder.path} and {second.folder.path} differ in {_some(named)}"
-
-
-def _some(names: Sequence[str]) -> str:
-    """Join the first three names, and count the others."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
 def _check_finished(runs: Sequence[Run]) -> None:
     for run in runs:
-        status = run.status
-        if status == "running":
-            raise InputError(
-                f"{run.folder.path} is still being trained (epoch {run.epoch}): wait until it has finished"
-            )
-        if status != "finished":
-            epochs = run.setting("epochs")
-            of = f" of {epochs}" if isinstance(epochs, int) and epochs > 0 else ""
-            raise InputError(
-                f"{run.folder.path} stopped after {run.epoch}{of} epochs: continue it "
-                f"with ssl-vision fit {shlex.quote(str(run.folder.path))}"
-            )
+        if (status := run.status) != "finished":
+            continued = f"continue it with ssl-vision fit {shlex.quote(str(run.folder.path))}"
+            advice = "wait until it has finished" if status == "running" else continued
+            raise InputError(f"{run.folder.path} is not finished (epoch {run.epoch}): {advice}")
 
 
 def _differing(

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,14 +20,18 @@ SCORES = {
 }
 
 
-@pytest.fixture
-def runs(tmp_path, monkeypatch):
-    """Five seeds of three objectives, in the folder ``runs``."""
+@pytest.fixture(autouse=True)
+def in_temporary_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def runs():
+    """Five seeds of three objectives, in the folder ``runs``."""
     for objective, scores in SCORES.items():
         for seed, score in enumerate(scores):
-            make_run(tmp_path / "runs" / f"{objective}-{seed}", objective, seed, score)
-    return tmp_path / "runs"
+            make_run(f"runs/{objective}-{seed}", objective, seed, score)
+    return Path("runs")
 
 
 def percent(name):
@@ -113,8 +118,8 @@ def test_output_ends_with_means_of_all_accuracies(runs, capsys):
     assert {line[0]: [float(value) for value in line[1:]] for line in lines[1:4]} == {
         name: pytest.approx([mean, mean, mean / 2], abs=0.006) for name, mean in means.items()
     }
-    with open("out.md", encoding="utf-8") as file:
-        assert "| objective | val/knn_top1 | test/knn_top1 |" in " ".join(file.read().split())
+    text = Path("out.md").read_text()
+    assert "| objective | val/knn_top1 | test/knn_top1 |" in " ".join(text.split())
     assert main(["compare", "runs", "--metric=test/knn_top1"]) == 2
     expected = "has no test/knn_top1 in its metrics.csv; give --metric knn_top1, --protocol and --layer"
     assert expected in capsys.readouterr().err
@@ -136,11 +141,10 @@ def test_summaries_state_better_and_undecided_pairs(runs, capsys):
 
 
 @pytest.mark.parametrize("seeds", [9, 10])
-def test_bootstrap_interval_requires_ten_seeds(tmp_path, monkeypatch, capsys, seeds):
-    monkeypatch.chdir(tmp_path)
+def test_bootstrap_interval_requires_ten_seeds(capsys, seeds):
     for seed in range(seeds):
-        make_run(tmp_path / "runs" / f"a{seed}", "MACL", seed, 0.5 + seed**2 / 100)
-        make_run(tmp_path / "runs" / f"b{seed}", "DCL", seed, 0.5 + seed / 20)
+        make_run(f"runs/a{seed}", "MACL", seed, 0.5 + seed**2 / 100)
+        make_run(f"runs/b{seed}", "DCL", seed, 0.5 + seed / 20)
     (pair,) = compare_runs()["pairs"]
     assert ("bootstrap" in capsys.readouterr().out) == (seeds == 10)
     assert (pair["bootstrap_low"] is None) == (pair["bootstrap_high"] is None) == (seeds == 9)
@@ -159,19 +163,17 @@ def test_baseline_reduces_pairs_of_holm_correction(runs):
     assert worst["holm_p"] == pytest.approx(max(worst["t_p"], best["holm_p"]))
 
 
-def test_equal_values_of_one_seed_are_called_equal(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_equal_values_of_one_seed_are_called_equal():
     for objective in ("DCL", "MACL"):
-        make_run(tmp_path / "runs" / objective, objective, score=0.8)
+        make_run(f"runs/{objective}", objective, score=0.8)
     (pair,) = compare_runs()["pairs"]
     assert pair["summary"] == f"{pair['first']} and {pair['second']} are equal with the one seed."
 
 
-def test_equal_values_of_each_objective_are_not_called_better(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_equal_values_of_each_objective_are_not_called_better(capsys):
     for objective, score in {"DCL": 0.75, "MACL": 0.8}.items():
         for seed in (0, 1):
-            make_run(tmp_path / "runs" / f"{objective}{seed}", objective, seed, score)
+            make_run(f"runs/{objective}{seed}", objective, seed, score)
     comparison = compare_runs()
     assert comparison["pairs"][0]["summary"] == (
         "MACL is 5.00 points above DCL with each of 2 seeds: no spread, so no test."
@@ -179,10 +181,9 @@ def test_equal_values_of_each_objective_are_not_called_better(tmp_path, monkeypa
     assert [group["interval"] for group in comparison["groups"]] == [None, None]
 
 
-def test_single_seed_prints_values_without_tests(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_single_seed_prints_values_without_tests(capsys):
     for index, temperature in enumerate((0.1, 0.2, 0.5)):
-        make_run(tmp_path / "runs" / f"t{index}", score=0.8 - index / 10, temperature=temperature)
+        make_run(f"runs/t{index}", score=0.8 - index / 10, temperature=temperature)
     assert len(compare_runs("--by=temperature")["pairs"]) == 3
     title, table, sentence, means = capsys.readouterr().out.split("\n\n", 3)
     assert title.endswith("epoch 2, seed 0")
@@ -196,8 +197,7 @@ def test_single_seed_prints_values_without_tests(tmp_path, monkeypatch, capsys):
     assert sentence.splitlines()[0].startswith("With one seed, a difference cannot be told from chance.")
     assert "chance" not in means
     assert main(["compare", "runs", "--by=temperature", "--output=out.md"]) == 0
-    with open("out.md", encoding="utf-8") as file:
-        text = file.read()
+    text = Path("out.md").read_text()
     assert text.count("chance") == 1
     assert not any(column in text for column in ("Wilcoxon", "interval |", "d_z", "seeds |"))
 
@@ -221,12 +221,11 @@ def test_layer_and_by_options_select_values_and_groups(runs):
     assert comparison["groups"][0]["mean"] == pytest.approx(percent("MACL").mean() / 2)
 
 
-def test_summary_calls_non_accuracies_higher_instead_of_better(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_summary_calls_non_accuracies_higher_instead_of_better():
     for seed in range(3):
         for objective, value in (("MACL", -2), ("DCL", -3)):
             rows = [row(value - 0.01 * seed * len(objective), metric="uniformity")]
-            make_run(tmp_path / "runs" / f"{objective}{seed}", objective, seed, rows=rows)
+            make_run(f"runs/{objective}{seed}", objective, seed, rows=rows)
     (pair,) = compare_runs("--metric=uniformity")["pairs"]
     assert pair["summary"].startswith("MACL is higher than DCL by 0.99 (95 % interval ")
 
@@ -239,34 +238,21 @@ def test_seeds_missing_in_other_groups_are_left_out_and_named(runs, capsys):
     assert "Left out, as other groups do not have them: seed 9 of MACL." in capsys.readouterr().out
 
 
-def test_option_that_differs_between_objectives_is_reported(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_option_that_differs_between_objectives_is_reported(capsys):
     for seed in range(2):
-        make_run(tmp_path / "runs" / f"a{seed}", "MACL", seed, 0.5 + seed / 10)
-        make_run(tmp_path / "runs" / f"b{seed}", "DCL", seed, 0.6 + seed / 20, temperature=0.5)
+        make_run(f"runs/a{seed}", "MACL", seed, 0.5 + seed / 10)
+        make_run(f"runs/b{seed}", "DCL", seed, 0.6 + seed / 20, temperature=0.5)
     comparison = compare_runs()
     assert comparison["differing"] == {"model.objective.temperature": {"MACL": 0.1, "DCL": 0.5}}
     assert "Differs, too: model.objective.temperature is 0.1 in MACL, 0.5 in DCL." in capsys.readouterr().out
 
 
-def test_differing_option_requires_allow(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    for seed in range(2):
-        make_run(tmp_path / "runs" / f"a{seed}", "MACL", seed, 0.5 + seed / 10)
-        make_run(tmp_path / "runs" / f"b{seed}", "DCL", seed, 0.6, **{"data.init_args.batch_size": 128})
-    assert compare_error(capsys) == (
-        "runs/a0 and runs/b0 differ in data.batch_size (64, 128): compare runs that differ only in "
-        "objective, or allow it with --allow data.batch_size"
-    )
-
-
-def test_all_values_of_allowed_options_are_reported(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_all_values_of_allowed_options_are_reported(capsys):
     for seed, size in enumerate((64, 128, 128)):
         sized = {"data.init_args.batch_size": size}
-        make_run(tmp_path / "runs" / f"a{seed}", "MACL", seed, 0.5 + seed / 10, **sized)
+        make_run(f"runs/a{seed}", "MACL", seed, 0.5 + seed / 10, **sized)
         clipped = {"trainer.gradient_clip_val": 0.5, **(sized if seed else {})}
-        make_run(tmp_path / "runs" / f"b{seed}", "DCL", seed, 0.6, **clipped)
+        make_run(f"runs/b{seed}", "DCL", seed, 0.6, **clipped)
     comparison = compare_runs("--allow=gradient_clip_val", "--allow=batch_size")
     assert comparison["differing"] == {
         "data.batch_size": {"MACL": [64, 128], "DCL": [64, 128]},
@@ -277,53 +263,52 @@ def test_all_values_of_allowed_options_are_reported(tmp_path, monkeypatch, capsy
     assert "Differs, too: trainer.gradient_clip_val is null in MACL, 0.5 in DCL." in printed
 
 
-def test_runs_may_differ_in_compared_key_and_data_root(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_runs_may_differ_in_compared_key_and_data_root():
     for seed in range(2):
         for size in (64, 128):
             options = {"data.init_args.root": f"/data/{seed}{size}", "data.init_args.batch_size": size}
-            make_run(tmp_path / "runs" / f"{size}-{seed}", "MACL", seed, 0.5 + seed / size, **options)
+            make_run(f"runs/{size}-{seed}", "MACL", seed, 0.5 + seed / size, **options)
     comparison = compare_runs("--by=batch_size")
     assert {group["name"] for group in comparison["groups"]} == {"64", "128"}
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("objective", "changes", "complaint"),
     [
-        ("trainer.max_epochs", 1, "trainer.max_epochs (2, 1)"),
         (
-            "data.class_path",
-            "ssl_vision.data.CIFAR10",
-            "data (ssl_vision.data.Digits, ssl_vision.data.CIFAR10)",
+            "FlatNCE",
+            {"data.init_args.batch_size": 128},
+            "runs/DCL-0 and runs/x differ in data.batch_size (64, 128): compare --by data.batch_size, "
+            "or permit it with --allow data.batch_size",
         ),
-        ("model.init_args.encoder.init_args.width", 32, "model.encoder.width (64, 32)"),
+        ("FlatNCE", {"trainer.max_epochs": 1}, "runs/DCL-0 and runs/x differ in trainer.max_epochs (2, 1): "),
+        (
+            "FlatNCE",
+            {"data.class_path": "ssl_vision.data.CIFAR10"},
+            "runs/DCL-0 and runs/x differ in data (ssl_vision.data.Digits, ssl_vision.data.CIFAR10): ",
+        ),
+        (
+            "FlatNCE",
+            {"model.init_args.encoder.init_args.width": 32},
+            "runs/DCL-0 and runs/x differ in model.encoder.width (64, 32): compare --by model.encoder.width,",
+        ),
+        (
+            "MACL",
+            {"seed": 9, "temperature": 0.5},
+            "runs/MACL-0 and runs/x differ in model.objective.temperature (0.1, 0.5): "
+            "compare --by model.objective.temperature, or permit it",
+        ),
+        ("MACL", {}, "runs/MACL-0 and runs/x: both are MACL with seed 0: name only one of the two runs"),
+        (
+            "FlatNCE",
+            {"epochs": 1},
+            "runs/x is not finished (epoch 1): continue it with ssl-vision fit runs/x",
+        ),
     ],
 )
-def test_another_setting_is_refused_with_both_values_and_runs(runs, capsys, key, value, told):
-    make_run(runs / "other", "FlatNCE", 0, **{key: value})
-    line = compare_error(capsys)
-    assert line.startswith(
-        f"runs/DCL-0 and runs/other differ in {told}: compare runs that differ only in objective"
-    )
-
-
-def test_group_with_differing_settings_or_duplicate_seed_is_refused(runs, capsys):
-    make_run(runs / "other", "MACL", 9, temperature=0.5)
-    assert compare_error(capsys) == (
-        "runs/MACL-0 and runs/other differ in model.objective.temperature (0.1, 0.5), and both are MACL: "
-        "compare --by model.objective.temperature, or name only one of the two runs"
-    )
-    make_run(runs / "twice", "MACL", 0)
-    assert compare_error(capsys) == (
-        "runs/MACL-0 and runs/twice: both are MACL with seed 0: name only one of the two runs"
-    )
-
-
-def test_an_unfinished_run_is_refused_with_the_command_that_continues_it(runs, capsys):
-    make_run(runs / "stopped", "FlatNCE", 0, epochs=1)
-    assert compare_error(capsys) == (
-        "runs/stopped stopped after 1 of 2 epochs: continue it with ssl-vision fit runs/stopped"
-    )
+def test_run_that_does_not_fit_the_others_is_refused(runs, capsys, objective, changes, complaint):
+    make_run(runs / "x", objective, **changes)
+    assert compare_error(capsys).startswith(complaint)
 
 
 @pytest.mark.parametrize(
@@ -367,19 +352,17 @@ def test_runs_may_differ_in_what_a_grid_search_selects(runs):
     assert main(["compare", "own", "--by=objective", "--metric=grid_top1"]) == 0
 
 
-def test_equal_rows_are_one(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_equal_rows_are_one():
     for objective in ("A", "B"):
-        make_run(tmp_path / "runs" / objective, objective, 0, rows=[row(0.5)] * 2)
+        make_run(f"runs/{objective}", objective, 0, rows=[row(0.5)] * 2)
     assert compare_runs()["groups"][0]["mean"] == pytest.approx(50)
 
 
-def test_row_option_selects_evaluation_row_by_field(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_row_option_selects_evaluation_row_by_field():
     for seed in range(2):
         for objective in ("MACL", "DCL"):
             rows = [row(0.5, k=5), row(0.6 + seed / 10, k=20)]
-            make_run(tmp_path / "runs" / f"{objective}{seed}", objective, seed, rows=rows)
+            make_run(f"runs/{objective}{seed}", objective, seed, rows=rows)
     comparison = compare_runs("--row=k=20")
     assert comparison["groups"][0]["mean"] == pytest.approx(65)
     assert comparison["pairs"][0]["summary"] == "DCL and MACL are equal with each of 2 seeds."
@@ -389,8 +372,8 @@ def test_row_option_selects_evaluation_row_by_field(tmp_path, monkeypatch):
     ("args", "complaint"),
     [
         (["absent"], "absent: no such directory"),
-        (["runs/MACL-0"], "--by objective: there is one run: nothing to compare it with"),
-        (["runs/MACL-0", "runs/MACL-1"], "--by objective: all 2 runs have it as MACL: nothing to compare"),
+        (["runs/MACL-0"], "--by objective: every run has it as MACL: nothing to compare"),
+        (["runs/MACL-0", "runs/MACL-1"], "--by objective: every run has it as MACL: nothing to compare"),
         (["runs/MACL-0", "runs/DCL-1"], "no seed is in all groups (DCL: 1; MACL: 0): train the same"),
         (["--by=objectiv"], "no run has 'objectiv' in its config.yaml, did you mean 'objective'?"),
         (["--allow=batchsize"], "no run has 'batchsize' in its config.yaml, did you mean 'batch_size'?"),
@@ -409,12 +392,10 @@ def test_invalid_options_are_refused_and_write_no_file(runs, capsys, args, compl
 
 def test_markdown_and_csv_hold_the_tables(runs):
     assert main(["compare", "--output=out.md"]) == main(["compare", "--output=out.csv"]) == 0
-    with open("out.md", encoding="utf-8") as file:
-        text = file.read()
+    text = Path("out.md").read_text()
     assert "| MACL | 5 | 84.46 | 83.71 to 85.21 | 83.70 | 85.20 |" in re.sub(" +", " ", text)
     assert "- MACL is better than InfoNCE by 0.90 points" in text
-    with open("out.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = list(csv.DictReader(Path("out.csv").read_text().splitlines()))
     assert [float(line["difference"]) for line in rows] == pytest.approx([0.04, 0.9, 0.86])
     assert [float(each) for each in rows[1]["differences"].split()] == pytest.approx(
         list(percent("MACL") - percent("InfoNCE"))
@@ -431,9 +412,8 @@ def make_temperature_runs(folder, *, knn=(0.1, 0.1)):
             )
 
 
-def test_setting_can_be_given_by_its_name_in_a_sweep(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    make_temperature_runs(tmp_path / "runs")
+def test_setting_can_be_given_by_its_name_in_a_sweep(capsys):
+    make_temperature_runs(Path("runs"))
     assert compare_runs("--by=temperature") == compare_runs("--by=model.objective.temperature")
     assert compare_runs("--by=objective.temperature")["by"] == "model.objective.temperature"
     assert [group["name"] for group in compare_runs("--by=temperature")["groups"]] == ["0.5", "0.1"]
@@ -445,9 +425,8 @@ def test_setting_can_be_given_by_its_name_in_a_sweep(tmp_path, monkeypatch, caps
     ]
 
 
-def test_ambiguous_setting_is_refused_with_candidates(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    make_temperature_runs(tmp_path / "runs", knn=(0.07, 0.1))
+def test_ambiguous_setting_is_refused_with_candidates(capsys):
+    make_temperature_runs(Path("runs"), knn=(0.07, 0.1))
     expected = "'temperature' is ambiguous: choose one of metrics.temperature, model.objective.temperature"
     assert compare_error(capsys, "--by=temperature") == expected
     assert main(["runs", "--columns=temperature"]) == 2

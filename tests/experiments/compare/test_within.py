@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,14 +21,18 @@ def accuracy(objective, place, seed):
     return MEANS[objective][place] + 0.002 * np.sin(7 * seed + 3 * place + len(objective))
 
 
-@pytest.fixture
-def runs(tmp_path, monkeypatch):
-    """Four seeds of two objectives at three temperatures; the best in validation is not the best in test."""
+@pytest.fixture(autouse=True)
+def in_temporary_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def runs():
+    """Four seeds of two objectives at three temperatures; the best in validation is not the best in test."""
     for objective in MEANS:
         for place, tau in enumerate(TEMPERATURES):
             for seed in range(4):
-                path = tmp_path / "runs" / f"{objective}-{tau}-{seed}"
+                path = Path(f"runs/{objective}-{tau}-{seed}")
                 rows = [row(accuracy(objective, place, seed)), row(0.3, features="untrained")]
                 make_run(path, objective, seed, VALIDATION[objective][place], rows=rows, temperature=tau)
                 used = 1.5 * tau if objective == "MACL" else tau
@@ -36,7 +41,7 @@ def runs(tmp_path, monkeypatch):
                 (path / "metrics.csv").write_text(
                     "\n".join([f"{logged[0]},train/temperature", *lines]) + "\n"
                 )
-    return tmp_path / "runs"
+    return Path("runs")
 
 
 def test_pairs_of_all_values_share_one_holm_correction(runs, capsys):
@@ -96,19 +101,15 @@ def test_where_selects_runs(runs, capsys):
 def test_tables_and_figures_have_every_value(runs):
     for suffix in ("md", "csv", "svg", "pdf"):
         assert main(["compare", "--within=temperature", f"--output=out.{suffix}"]) == 0
-    with open("out.csv", encoding="utf-8", newline="") as file:
-        assert [line["temperature"] for line in csv.DictReader(file)] == ["0.1", "0.2", "0.4"]
-    with open("out.md", encoding="utf-8") as file:
-        text = file.read()
+    lines = Path("out.csv").read_text().splitlines()
+    assert [line["temperature"] for line in csv.DictReader(lines)] == ["0.1", "0.2", "0.4"]
+    text = Path("out.md").read_text()
     assert "| objective " in text
     assert text.count("**") == 4
-    with open("out.svg", encoding="utf-8") as file:
-        figure = file.read()
-    for word in ("0.4", "MACL", "kNN"):
-        assert f">{word}" in figure or word in figure
+    figure = Path("out.svg").read_text()
+    assert all(word in figure for word in ("0.4", "MACL", "kNN"))
     assert main(["compare", "--where=temperature=0.1", "--output=plain.svg"]) == 0
-    with open("out.pdf", "rb") as file:
-        assert file.read(4) == b"%PDF"
+    assert Path("out.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_comparison_at_one_value_equals_that_of_its_runs(runs):
