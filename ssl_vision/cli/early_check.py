@@ -34,7 +34,7 @@ def checked(options: Sequence[str]) -> list[str]:
     chosen = {key: _default(key) for key in ("data", "model", "model.encoder", "model.objective")}
     data_option = ""
     names_data = False
-    for name, value in _settings(options):
+    for name, value in settings_in(options):
         if name == "data":
             if data_option:
                 raise InputError(
@@ -54,7 +54,7 @@ def check_classes(options: Sequence[str]) -> None:
         InputError: see `checked`.
     """
     chosen: dict[str, ClassDescription | None] = {}
-    for name, value in _settings(options):
+    for name, value in settings_in(options):
         if name.partition(".")[0] in ("data", "encoder"):
             _check(name, value, chosen)
 
@@ -78,8 +78,12 @@ def check_run(command: str, args: Sequence[str]) -> None:
                 raise refusal(name, run.folder.config_file)
 
 
-def _settings(options: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the settings of a command and its config files, in order, by the names of their options."""
+def settings_in(options: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a command and its config files, in order, by the names of their options.
+
+    Raises:
+        InputError: an option has no value, or a config file cannot be read.
+    """
     words = list(options)
     while words:
         name, equals, value = words.pop(0).partition("=")
