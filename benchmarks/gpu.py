@@ -94,7 +94,7 @@ def gpu_jobs(
         train = [*program, "reproduce", "configs/paper/macl.yaml", f"--table={table}", *chosen]
         train += ["--seeds=1", f"--first_seed={seed}", f"--workers={count}", "--runs_dir", str(runs), "--"]
         train += ["--data.root", str(data), *on_gpu, *options]
-        each = f'for run in "$0"/*/; do "$@" evaluate "$run" {shlex.join(honest)}; done'
+        each = f'for run in "$0"/*-s*/; do "$@" evaluate "$run" {shlex.join(honest)}; done'
         rows = ["sh", "-ec", each, str(runs / "macl"), *program]
         return Job(
             "paper", f"the MACL paper's {' and '.join(cells[:count])}", START + count * CELL,

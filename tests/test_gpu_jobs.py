@@ -365,12 +365,12 @@ def test_paper_job_trains_its_cells_at_once(gpu, monkeypatch, tmp_path, capsys, 
     assert all(printed.count(option) == runs for option in options)
     assert f"--workers={runs}" in train
     assert (paper.smaller is None) == (runs == 1)
-    for name in ("a", "b"):
+    for name in ("a-s0", "b-s0", "logs"):
         (tmp_path / "runs" / "macl" / name).mkdir(parents=True)
     shown = subprocess.run(
         [*evaluate[:4], "echo"], capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    assert [Path(line.split()[1]).name for line in shown] == ["a", "b"]
+    assert [Path(line.split()[1]).name for line in shown] == ["a-s0", "b-s0"]
     assert all(line.startswith("evaluate ") and "--protocol dinov2" in line for line in shown)
 
 

@@ -156,7 +156,7 @@ def test_getattr_and_hasattr_are_used_only_in_listed_files():
 
 
 CAPS = {
-    "": (802, 13),
+    "": (830, 13),
     "callbacks": (682, 12),
     "cli": (1662, 16),
     "data": (3099, 28),
@@ -165,8 +165,8 @@ CAPS = {
     "experiments": (0, 1),
     "experiments/compare": (1033, 8),
     "experiments/report": (3032, 25),
-    "experiments/reproduce": (836, 8),
-    "experiments/sweeps": (1415, 8),
+    "experiments/reproduce": (563, 4),
+    "experiments/sweeps": (1431, 8),
     "export": (630, 5),
     "methods": (981, 16),
     "metrics": (1074, 19),
@@ -200,7 +200,6 @@ SINGLE_IMPORTER = {
     "experiments/report/alignment_uniformity.py",
     "experiments/report/configuration.py",
     "experiments/report/confusion.py",
-    "experiments/reproduce/smoke_test.py",
 }
 """Modules of fewer than 60 code lines that only one other module imports. This list may only shrink."""
 

@@ -19,8 +19,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.sweeps.sweep_file import changed_keys
-from ssl_vision.experiments.sweeps.trials import Plan, Trial, optuna_params, random_trials, suggested_trial
+from ssl_vision.experiments.sweeps.trials import Plan, Trial
 from ssl_vision.runs.files import read_text, write_text
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.lock import Lock
@@ -77,7 +76,7 @@ class SweepStudy:
         self.plan, self.file = plan, plan.file
         plan.folder.mkdir(parents=True, exist_ok=True)
         others = [file for file in plan.folder.iterdir() if not file.name.startswith((".", "sweep."))]
-        if others and not (plan.folder / "sweep.yaml").exists():
+        if others and not plan.adopts_runs and not (plan.folder / "sweep.yaml").exists():
             raise InputError(f"{plan.folder} exists and is not a sweep: choose another --name")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         journal = plan.folder / "sweep.journal"
@@ -95,12 +94,14 @@ class SweepStudy:
         """Return all trials, those that are known before training first."""
         attempts = self._attempts()
         trials = {trial.name: trial for trial in self.plan.trials}
-        trials |= {
-            name: suggested_trial(self.file, attempt.params)
-            for name, attempt in attempts.items()
-            if name not in trials
-        }
+        if not self.plan.adopts_runs:
+            trials = {**trials, **{name: trial for name, trial in self.begun().items() if name not in trials}}
         return [self._record(trial, attempts.get(name)) for name, trial in trials.items()]
+
+    def begun(self) -> dict[str, Trial]:
+        """Return the trials that have begun, by name, with the parameters of their last attempts."""
+        attempts = self._attempts().items()
+        return {name: self.plan.suggested_trial(attempt.params) for name, attempt in attempts}
 
     def left(self) -> tuple[int, int]:
         """Return the number of trials that have ended and the total number."""
@@ -187,11 +188,8 @@ class SweepStudy:
             InputError: a trial of another plan has begun.
         """
         plan, before = self.plan, Plan(self.plan.folder, read_text(copy), self.file.cap)
-        changed = changed_keys(before.file.content, self.file.content)
         begun = [folder.name for folder in plan.folder.glob("*/") if self._has_files(folder.name)]
-        if self.file.method == "grid" and all(key.startswith("parameters.") for key in changed):
-            old, new = ({trial.name: trial for trial in each.trials} for each in (before, plan))
-            changed = [] if begun and all(new.get(name) == old.get(name) for name in begun) else changed
+        changed = plan.changes(before, begun)
         studies = optuna.get_all_study_summaries(self._storage)
         for key, value in settings.items() if studies else ():
             other = studies[0].user_attrs.get(key, value)
@@ -219,18 +217,23 @@ class SweepStudy:
     def _all(self) -> list[tuple[str, FrozenTrial]]:
         """Return each attempt with the name of its trial, without proposals that repeat a trial."""
         count = len(self.file.parameters)
-        return [
-            (suggested_trial(self.file, each.params).name, each)
+        named = [
+            (self.plan.suggested_trial(each.params).name, each)
             for each in self._study.get_trials(deepcopy=False)
             if len(each.params) == count  # else killed while it was proposed
             and (each.state is not TrialState.FAIL or "note" in each.user_attrs)
         ]
+        if not self.plan.adopts_runs:
+            return named
+        ended = TrialState.COMPLETE
+        return [(name, each) for name, each in named if each.state is not ended or self._has_files(name)]
 
     def _attempts(self) -> dict[str, FrozenTrial]:
         """Return the last attempt at each trial, or the one that gave its result."""
         last: dict[str, FrozenTrial] = {}
         for name, attempt in self._all():
-            if name not in last or last[name].state not in (TrialState.COMPLETE, TrialState.PRUNED):
+            ended = name in last and last[name].state in (TrialState.COMPLETE, TrialState.PRUNED)
+            if not ended or self.plan.adopts_runs:  # whose directory may have been deleted since
                 last[name] = attempt
         return last
 
@@ -256,10 +259,11 @@ class SweepStudy:
         if ended and not (again and self._failed_attempts()[trial.name] == self._failures[trial.name]):
             lock.release()
             return None
-        if last is None or ended:
+        params = self.plan.optuna_params(trial)
+        if last is None or ended or last.params != params:
             attempt = create_trial(
                 state=TrialState.RUNNING,
-                params=optuna_params(self.file, trial),
+                params=params,
                 distributions=self.file.distributions,
                 intermediate_values=last.intermediate_values if last else {},
                 system_attrs=last.system_attrs if last else {},  # at which brackets it was compared
@@ -279,9 +283,9 @@ class SweepStudy:
             seed = random.Random(f"{self.plan.seed}/{len(names)}/{repeat}").getrandbits(32)
             self._study.sampler = TPESampler(seed=seed)
             proposal = self._study.ask(self.file.distributions)
-            trial = suggested_trial(self.file, proposal.params)
+            trial = self.plan.suggested_trial(proposal.params)
             if trial.name not in names:
                 return self._claimed(trial)
             self._study.tell(proposal, state=TrialState.FAIL)
-        drawn = random_trials(self.file, self.plan.seed)
+        drawn = self.plan.random_trials()
         return self._claimed(next(trial for trial in drawn if trial.name not in names))

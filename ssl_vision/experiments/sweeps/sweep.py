@@ -5,10 +5,10 @@ import itertools
 import math
 import re
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from jsonargparse import Namespace
@@ -23,7 +23,7 @@ from ssl_vision.descriptions import described, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.sweeps.runner import Submitit, slots, submitted
 from ssl_vision.experiments.sweeps.sweep_file import Choice, SweepFile, parse_sweep
-from ssl_vision.experiments.sweeps.trials import Plan, is_fit, named_trial, short_names
+from ssl_vision.experiments.sweeps.trials import Plan, is_fit, short_names
 from ssl_vision.optional import needed
 from ssl_vision.runs.files import read_text
 from ssl_vision.runs.folder import run_path
@@ -77,13 +77,13 @@ def run(args: Sequence[str]) -> None:
 
 def _work(plan: Plan, options: Namespace) -> None:
     """Train, write the table and the page, and print a summary."""
-    from ssl_vision.experiments.sweeps.study import ATTEMPTS, SweepStudy
+    from ssl_vision.experiments.sweeps.study import SweepStudy
     from ssl_vision.experiments.sweeps.sweep_results import write_results
     from ssl_vision.experiments.sweeps.worker import SlurmJob, Worker
 
     idle = options.workers == 0
     places = [] if idle or options.submitit.jobs else slots(workers=options.workers, per_gpu=options.per_gpu)
-    study = SweepStudy(plan)
+    study = SweepStudy(replace(plan, evaluate=()) if idle else plan)
     worker = Worker(study, places)
     done, count = study.left()
     print(f"{plan.folder}: {done} of {count} trials done", flush=True)
@@ -97,21 +97,7 @@ def _work(plan: Plan, options: Namespace) -> None:
     records = study.records()
     text, files = write_results(plan.folder, records, study.file.metric)
     print(f"\n{text}\n\nwritten to {plan.folder}: {', '.join(files)}")
-    if worker.signal:
-        print(f"{signal.Signals(worker.signal).name}: repeat the command to continue", file=sys.stderr)
-        raise SystemExit(128 + worker.signal)
-    if failed := sum(record.state == "failed" for record in records):
-        problems.append(
-            f"{failed} of {len(records)} trials failed: see {plan.folder}/logs; "
-            f"the same command retries them, up to {ATTEMPTS} attempts each"
-        )
-    for name in [] if idle else worker.unevaluated():
-        reason = worker.not_evaluated.get(name, f"see {plan.folder}/logs")
-        problems.append(f"{name} is not evaluated: {reason}; the same command retries it")
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    if problems:
-        raise SystemExit(1)
+    worker.conclude(problems)
 
 
 def _wait(jobs: Sequence[Any]) -> list[str]:
@@ -200,7 +186,7 @@ def _check_trials(plan: Plan) -> None:
     lowest = {
         path: each.values[0] if isinstance(each, Choice) else each.low for path, each in parameters.items()
     }
-    for trial in plan.trials[:_CHECKED] or [named_trial(plan.file, lowest)]:
+    for trial in plan.trials[:_CHECKED] or [plan.trial(lowest)]:
         words = plan.train_command(trial)
         checked(words[words.index("fit") + 1 :])
 

@@ -6,16 +6,16 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import getitem
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ssl_vision.cli.import_paths import names_in_command
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.sweeps.sweep_file import WHOLE, Choice, SweepFile, parse_sweep
+from ssl_vision.experiments.sweeps.sweep_file import WHOLE, Choice, SweepFile, changed_keys, parse_sweep
 from ssl_vision.runs.config import class_name
 
 _ENVIRONMENT = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
@@ -50,6 +50,8 @@ class Plan:
     seed: int = 0
     evaluate: tuple[str, ...] = ()
     """Protocols under which finished trials are evaluated."""
+    adopts_runs: ClassVar[bool] = False
+    """Continue runs that are already in the directory, and only the trials of this plan."""
 
     @cached_property
     def file(self) -> SweepFile:
@@ -60,13 +62,68 @@ class Plan:
     def trials(self) -> list[Trial]:
         """The trials that are known before training: all of a grid or random search, none of bayes."""
         if self.file.method == "grid":
-            return list(itertools.islice(_grid(self.file), self.file.cap))
+            return list(itertools.islice(self._grid(), self.file.cap))
         count, trials = self.file.cap or 0, dict[str, Trial]()
-        for trial in random_trials(self.file, self.seed) if self.file.method == "random" else ():
+        for trial in self.random_trials() if self.file.method == "random" else ():
             trials.setdefault(trial.name, trial)
             if len(trials) >= min(count, self.file.most):
                 break
         return list(trials.values())
+
+    def trial(self, values: Mapping[tuple[str, ...], Any]) -> Trial:
+        """Create the trial with these values, given by the paths of the parameters."""
+        short = short_names([".".join(path) for path in self.file.varied])
+        varied = {short[".".join(path)]: values[path] for path in self.file.varied}
+        parameters: dict[str, Any] = {}
+        for path, value in values.items():
+            place = parameters
+            for part in path[:-1]:
+                place = place.setdefault(part, {})
+            place[path[-1]] = value
+        return Trial(_folder_name(varied), parameters, varied)
+
+    def _grid(self) -> Iterator[Trial]:
+        parameters = self.file.parameters
+        values = [parameter.values for parameter in parameters.values() if isinstance(parameter, Choice)]
+        for combination in itertools.product(*values):
+            yield self.trial(dict(zip(parameters, combination, strict=True)))
+
+    def random_trials(self) -> Iterator[Trial]:
+        """Iterate over trials that Optuna draws at random, which may repeat."""
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=self.seed % 2**32))
+        while True:
+            yield self.suggested_trial(study.ask(self.file.distributions).params)
+
+    def suggested_trial(self, params: Mapping[str, Any]) -> Trial:
+        """Create the trial of `optuna_params`."""
+        parameters = self.file.parameters
+        values = {path: params[".".join(path)] for path in parameters}
+        return self.trial({
+            path: json.loads(value) if isinstance(parameters[path], Choice) else value
+            for path, value in values.items()
+        })  # fmt: skip
+
+    def optuna_params(self, trial: Trial) -> dict[str, Any]:
+        """Return the parameters of a trial as they are in Optuna, in which a choice is a JSON text."""
+        values = {path: reduce(getitem, path, trial.parameters) for path in self.file.parameters}
+        return {
+            ".".join(path): json.dumps(value) if isinstance(self.file.parameters[path], Choice) else value
+            for path, value in values.items()
+        }
+
+    def changes(self, before: "Plan", begun: Collection[str]) -> list[str]:
+        """List the keys and parameters of the file that differ from those of a plan whose trials have begun.
+
+        A grid may get further values.
+        """
+        changed = changed_keys(before.file.content, self.file.content)
+        if self.file.method == "grid" and begun and all(key.startswith("parameters.") for key in changed):
+            old, new = ({trial.name: trial for trial in each.trials} for each in (before, self))
+            return [] if all(new.get(name) == old.get(name) for name in begun) else changed
+        return changed
 
     @property
     def environment(self) -> dict[str, str]:
@@ -96,53 +153,6 @@ class Plan:
         fit = self.train_command(trial)
         words = evaluate_arguments(self.folder / trial.name, protocols, fit=fit, baselines=baselines)
         return [sys.executable, "-m", "ssl_vision", *words, "--report=false"]
-
-
-def _grid(file: SweepFile) -> Iterator[Trial]:
-    values = [parameter.values for parameter in file.parameters.values() if isinstance(parameter, Choice)]
-    for combination in itertools.product(*values):
-        yield named_trial(file, dict(zip(file.parameters, combination, strict=True)))
-
-
-def random_trials(file: SweepFile, seed: int) -> Iterator[Trial]:
-    """Iterate over trials that Optuna draws at random, which may repeat."""
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed % 2**32))
-    while True:
-        yield suggested_trial(file, study.ask(file.distributions).params)
-
-
-def suggested_trial(file: SweepFile, params: Mapping[str, Any]) -> Trial:
-    """Create the trial of `optuna_params`."""
-    values = {path: params[".".join(path)] for path in file.parameters}
-    return named_trial(file, {
-        path: json.loads(value) if isinstance(file.parameters[path], Choice) else value
-        for path, value in values.items()
-    })  # fmt: skip
-
-
-def optuna_params(file: SweepFile, trial: Trial) -> dict[str, Any]:
-    """Return the parameters of a trial as they are in Optuna, in which a choice is a JSON text."""
-    values = {path: reduce(getitem, path, trial.parameters) for path in file.parameters}
-    return {
-        ".".join(path): json.dumps(value) if isinstance(file.parameters[path], Choice) else value
-        for path, value in values.items()
-    }
-
-
-def named_trial(file: SweepFile, values: Mapping[tuple[str, ...], Any]) -> Trial:
-    """Create the trial with these values, given by the paths of the parameters."""
-    short = short_names([".".join(path) for path in file.varied])
-    varied = {short[".".join(path)]: values[path] for path in file.varied}
-    parameters: dict[str, Any] = {}
-    for path, value in values.items():
-        place = parameters
-        for part in path[:-1]:
-            place = place.setdefault(part, {})
-        place[path[-1]] = value
-    return Trial(_folder_name(varied), parameters, varied)
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import math
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.descriptions import description_of, layer_of
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.sweeps.runner import Process, Runner, slots
-from ssl_vision.experiments.sweeps.study import Claim, SweepStudy
+from ssl_vision.experiments.sweeps.study import ATTEMPTS, Claim, SweepStudy
 from ssl_vision.experiments.sweeps.sweep_results import baseline_rows
 from ssl_vision.experiments.sweeps.trials import Plan, Trial
 from ssl_vision.optional import needed
@@ -156,6 +157,33 @@ class Worker(Runner[TrialProcess]):
     def unevaluated(self) -> list[str]:
         """List the names of finished trials with missing measurements."""
         return [trial.name for trial in self._finished() if self._missing(trial)]
+
+    def conclude(self, problems: Sequence[str] = ()) -> None:
+        """End this process with an exit code unless every trial is trained and evaluated.
+
+        Args:
+            problems: other problems.
+
+        Raises:
+            SystemExit: there was a signal or a problem.
+        """
+        if self.signal:
+            print(f"{signal.Signals(self.signal).name}: repeat the command to continue", file=sys.stderr)
+            raise SystemExit(128 + self.signal)
+        states = [record.state for record in self.study.records()]
+        problems, logs = list(problems), self.plan.folder / "logs"
+        if failed := states.count("failed"):
+            problems.append(
+                f"{failed} of {len(states)} trials failed: see {logs}; "
+                f"the same command retries them, up to {ATTEMPTS} attempts each"
+            )
+        for name in self.unevaluated():
+            reason = self.not_evaluated.get(name, f"see {logs}")
+            problems.append(f"{name} is not evaluated: {reason}; the same command retries it")
+        for problem in problems:
+            print(problem, file=sys.stderr)
+        if problems:
+            raise SystemExit(1)
 
     def _finished(self) -> list[Trial]:
         records = self.study.records() if self.plan.evaluate else []

@@ -1,11 +1,15 @@
-"""Tests of the number of concurrent trials and of the GPUs and CPU threads of each."""
+"""Tests of the processes of trials, of their number, and of the GPUs and CPU threads of each."""
 
 import os
+import subprocess
+import sys
+import time
 
 import pytest
+from sweeping import until
 
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.sweeps.runner import slots
+from ssl_vision.experiments.sweeps.runner import Process, slots
 
 
 @pytest.fixture
@@ -55,3 +59,33 @@ def test_user_setting_of_omp_num_threads_is_kept(visible, monkeypatch):
 def test_workers_and_per_gpu_together_raise_input_error(visible):
     with pytest.raises(InputError, match="use one of them"):
         slots(workers=2, per_gpu=2)
+
+
+def test_log_of_process_has_its_command_and_output(tmp_path):
+    log = tmp_path / "run.log"
+    for code, text in ((0, "first"), (2, "second")):
+        process = Process([sys.executable, "-c", f"import sys; print('{text}'); sys.exit({code})"], log, {})
+        while process.poll() is None:
+            time.sleep(0.01)
+        assert (process.poll(), process.last_line()) == (code, text)
+    lines = log.read_text().splitlines()
+    assert lines[0].startswith(f"$ {sys.executable} -c ")
+    assert lines[1::2] == ["first", "second"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl")
+def test_a_process_receives_sigterm_when_its_parent_is_killed(tmp_path):
+    (tmp_path / "waiting.py").write_text(
+        "import pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path('saved').touch()))\n"
+        "pathlib.Path('ready').touch()\n"
+        "time.sleep(100)\n"
+    )
+    code = "from ssl_vision.experiments.sweeps.runner import Process; import os, pathlib, sys, time\n"
+    code += f"os.chdir({str(tmp_path)!r}); log = pathlib.Path('log')\n"
+    code += "process = Process([sys.executable, 'waiting.py'], log, {}); time.sleep(100)"
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    until((tmp_path / "ready").exists)
+    parent.kill()
+    parent.wait()
+    until((tmp_path / "saved").exists)

@@ -5,14 +5,19 @@ import io
 import json
 import math
 import re
-from dataclasses import replace
 
 import pytest
 from scipy import stats
 
-from ssl_vision.experiments.reproduce.paper import Column, Paper, SmokeVariant, Table, TableCell, TableMetric
-from ssl_vision.experiments.reproduce.rendering import Result, as_json, as_latex, as_markdown, as_rows
-from ssl_vision.experiments.reproduce.smoke_test import smoke_test_markdown, smoke_test_rows
+from ssl_vision.experiments.reproduce.paper import Column, Paper, Table, TableCell, TableMetric
+from ssl_vision.experiments.reproduce.paper_tables import (
+    Result,
+    full_rows,
+    latex,
+    markdown,
+    smoke_test_markdown,
+    smoke_test_rows,
+)
 from ssl_vision.tables import as_csv
 
 LE = TableMetric("LE", "percent", {"protocol": "macl", "layer": "backbone", "metric": "linear_top1"})
@@ -33,23 +38,31 @@ TABLE = Table(
     ("LE", "S"),
     (*cells("A_1"), *cells("MoCo", "no queue")),
 )
-PAPER = Paper("p", "Paper", "Somebody 2020", ("About all",), {"LE": LE, "S": S}, {"2": TABLE}, None)
+PAPER = Paper(
+    "p", "Paper", "Somebody 2020", ("About all",), {"LE": LE, "S": S}, {"2": TABLE}, "digits, width 16"
+)
+
+
+def result(row, column, metric, published, values, *, reason="", run=""):
+    cell = TableCell("2", row, column, {metric.name: published}, {}, run, reason)
+    return Result(cell, metric, values)
+
 
 FULL = [
-    Result("A_1", LEFT, LE, "81.00", (80.0, 81.0, 83.0)),
-    Result("A_1", MIDDLE, LE, "81.5", (70.0, 70.1, 70.2)),
-    Result("A_1", RIGHT, LE, "90.0 ± 0.2", (91.0,)),
-    Result("A_1", LEFT, S, "0.300", (0.25, 0.35, 0.30)),
-    Result("A_1", RIGHT, S, "0.310", ()),
-    Result("MoCo", LEFT, LE, "88.0", (), reason="no queue"),
-    Result("MoCo", RIGHT, LE, "89.0", (), reason="no queue"),
+    result("A_1", LEFT, LE, "81.00", (80.0, 81.0, 83.0)),
+    result("A_1", MIDDLE, LE, "81.5", (70.0, 70.1, 70.2)),
+    result("A_1", RIGHT, LE, "90.0 ± 0.2", (91.0,)),
+    result("A_1", LEFT, S, "0.300", (0.25, 0.35, 0.30)),
+    result("A_1", RIGHT, S, "0.310", ()),
+    result("MoCo", LEFT, LE, "88.0", (), reason="no queue"),
+    result("MoCo", RIGHT, LE, "89.0", (), reason="no queue"),
 ]
 SMALL = [
-    Result("A_1", LEFT, LE, "81.00", (93.0,), run="digits-a"),
-    Result("A_1", MIDDLE, LE, "82.00", (93.0,), run="digits-a"),
-    Result("A_1", LEFT, S, "0.300", (), run="digits-a"),
-    Result("A_1", RIGHT, LE, "90.00", (70.0, 74.0), run="digits-b"),
-    Result("MoCo", LEFT, LE, "88.0", (), reason="no queue"),
+    result("A_1", LEFT, LE, "81.00", (93.0,), run="digits-a"),
+    result("A_1", MIDDLE, LE, "82.00", (93.0,), run="digits-a"),
+    result("A_1", LEFT, S, "0.300", (), run="digits-a"),
+    result("A_1", RIGHT, LE, "90.00", (70.0, 74.0), run="digits-b"),
+    result("MoCo", LEFT, LE, "88.0", (), reason="no queue"),
 ]
 
 MARKDOWN = """\
@@ -111,16 +124,16 @@ MoCo & LE & published & 88.0 &  & 89.0 \\
 
 
 def test_markdown_table_equals_expected_text():
-    assert as_markdown(PAPER, TABLE, FULL) == MARKDOWN
+    assert markdown(PAPER, TABLE, FULL) == MARKDOWN
 
 
 def test_latex_table_equals_expected_text():
-    assert as_latex(PAPER, TABLE, FULL) == LATEX
+    assert latex(PAPER, TABLE, FULL) == LATEX
 
 
 @pytest.mark.parametrize(("results", "count"), [(FULL, 3), (FULL[:1], 1)])
 def test_latex_has_equal_cells_per_line_and_balanced_delimiters(results, count):
-    text = as_latex(PAPER, TABLE, results)
+    text = latex(PAPER, TABLE, results)
     body = [line for line in text.splitlines() if line.endswith(r"\\")]
     for line in body:
         spans = [int(n) for n in re.findall(r"\\multicolumn\{(\d+)\}", line)]
@@ -134,23 +147,22 @@ def test_latex_has_equal_cells_per_line_and_balanced_delimiters(results, count):
 
 
 def test_mean_and_interval_match_scipy():
-    result = FULL[0]
-    low, high = stats.t.interval(0.95, 2, loc=244 / 3, scale=stats.sem(result.values))
-    assert math.isclose(result.mean, 244 / 3)
-    assert math.isclose(result.half_width, (high - low) / 2)
+    first = FULL[0]
+    low, high = stats.t.interval(0.95, 2, loc=244 / 3, scale=stats.sem(first.values))
+    assert math.isclose(first.mean, 244 / 3)
+    assert math.isclose(first.half_width, (high - low) / 2)
     assert [r.within for r in FULL[:4]] == [True, False, None, True]
 
 
 def test_smoke_test_lists_runs_without_published_numbers():
-    paper = replace(PAPER, small=SmokeVariant("digits, width 16", {}, {}))
-    text = smoke_test_markdown(paper, TABLE, SMALL)
+    text = smoke_test_markdown(PAPER, TABLE, SMALL)
     assert text.startswith("**Smoke test of table 2 of Paper: not results of the paper.**")
     assert "digits, width 16" in text
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if "|" in line]
     half = stats.t.ppf(0.975, 1) * 2  # of 70 and 74: the standard error of the mean is 2
     assert table[0] == ["run", "LE", "S"]
     assert table[2:] == [["digits-a", "93.00", ""], ["digits-b", f"72.00 ± {half:.2f}", ""]]
-    rows = smoke_test_rows(paper, TABLE, SMALL)
+    rows = smoke_test_rows(PAPER, TABLE, SMALL)
     assert [(row["run"], row["metric"], row["value"], row["seeds"]) for row in rows] == [
         ("digits-a", "LE", 93.0, 1),
         ("digits-a", "S", None, 0),
@@ -159,12 +171,11 @@ def test_smoke_test_lists_runs_without_published_numbers():
     # the paper's numbers and columns
     for printed in ("81.00", "82.00", "0.300", "90.00", "88.0", "0.1", "0.2"):
         assert printed not in text
-        assert printed not in as_json(rows)
+        assert printed not in json.dumps(rows)
 
 
-def test_csv_and_json_contain_the_same_values():
-    rows = as_rows(PAPER, TABLE, FULL)
-    assert json.loads(as_json(rows)) == rows
+def test_csv_contains_the_values_of_every_row():
+    rows = full_rows(PAPER, TABLE, FULL)
     lines = list(csv.DictReader(io.StringIO(as_csv(rows))))
     assert len(lines) == len(rows) == len(FULL)
     for line, row in zip(lines, rows, strict=True):
@@ -183,5 +194,5 @@ def test_csv_and_json_contain_the_same_values():
 
 
 def test_table_without_finished_runs_says_so():
-    empty = [Result("A_1", LEFT, LE, "81.00", ())]
-    assert "No run of this table is finished." in as_markdown(PAPER, TABLE, empty)
+    empty = [result("A_1", LEFT, LE, "81.00", ())]
+    assert "No run of this table is finished." in markdown(PAPER, TABLE, empty)
