@@ -50,14 +50,13 @@ class InfoNCE(_Preset):
         >>> InfoNCE(temperature=1.0)(z1, z2)
         tensor(1.1654)
 
-        Naive form:
-
-        >>> z1, z2 = torch.eye(4) + 0.1, torch.eye(4).roll(1, dims=1) + 0.2
-        >>> u = torch.nn.functional.normalize(torch.cat([z1, z2]), dim=1)
-        >>> logits = (u @ u.T / 0.1).fill_diagonal_(-torch.inf)
-        >>> other_view = torch.arange(8).roll(4)
-        >>> naive = torch.nn.functional.cross_entropy(logits, other_view)
-        >>> torch.testing.assert_close(InfoNCE(temperature=0.1)(z1, z2), naive)
+    Naive form:
+        ```python
+        n = len(z1)
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        logits = (u @ u.T / temperature).fill_diagonal_(-torch.inf)
+        loss = F.cross_entropy(logits, torch.arange(2 * n).roll(n))  # the other view is the class
+        ```
     """
 
 
@@ -78,6 +77,17 @@ class DCL(_Preset):
         >>> z1, z2 = torch.eye(4), torch.eye(4)
         >>> DCL(temperature=1.0)(z1, z2)
         tensor(0.7918)
+
+    Naive form:
+        ```python
+        n = len(z1)
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        logits = u @ u.T / temperature
+        positive = logits.diagonal(n).repeat(2)
+        same_image = torch.eye(n, dtype=torch.bool).repeat(2, 2)
+        d = logits.masked_fill(same_image, -torch.inf).logsumexp(dim=1) - positive
+        loss = d.mean()
+        ```
     """
 
     default_margin_loss = Decoupled
@@ -100,6 +110,17 @@ class DCLPlus(_Preset):
         >>> z1, z2 = torch.eye(4), torch.eye(4)
         >>> DCLPlus(temperature=0.1)(z1, z2)
         tensor(0.)
+
+    Naive form:
+        ```python
+        n = len(z1)
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        logits = u @ u.T / temperature
+        positive = logits.diagonal(n).repeat(2)
+        same_image = torch.eye(n, dtype=torch.bool).repeat(2, 2)
+        d = logits.masked_fill(same_image, -torch.inf).logsumexp(dim=1) - positive
+        loss = F.relu(d).mean()
+        ```
     """
 
     default_margin_loss = Clipped
@@ -122,6 +143,17 @@ class FlatNCE(_Preset):
         >>> z1, z2 = torch.eye(4), torch.eye(4)
         >>> FlatNCE(temperature=0.1)(z1, z2)
         tensor(1.)
+
+    Naive form:
+        ```python
+        n = len(z1)
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        logits = u @ u.T / temperature
+        positive = logits.diagonal(n).repeat(2)
+        same_image = torch.eye(n, dtype=torch.bool).repeat(2, 2)
+        d = logits.masked_fill(same_image, -torch.inf).logsumexp(dim=1) - positive
+        loss = (d - d.detach()).exp().mean()
+        ```
     """
 
     default_margin_loss = Flat
@@ -145,6 +177,18 @@ class DCLW(Contrastive):
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # all positives are alike, hence the loss of DCL
         >>> DCLW(temperature=1.0)(z1, z2)
         tensor(0.7918)
+
+    Naive form:
+        ```python
+        n = len(z1)
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        logits = u @ u.T / temperature
+        positive = logits.diagonal(n).repeat(2)
+        same_image = torch.eye(n, dtype=torch.bool).repeat(2, 2)
+        d = logits.masked_fill(same_image, -torch.inf).logsumexp(dim=1) - positive
+        w = 2 - 2 * n * (positive * temperature / sigma).softmax(dim=0).detach()
+        loss = (d + (1 - w) * positive).mean()
+        ```
     """
 
     def __init__(
@@ -177,6 +221,20 @@ class DualTemperature(Contrastive):
         >>> z1, z2 = torch.eye(4), torch.eye(4)
         >>> DualTemperature(temperature=0.1, outer_temperature=1.0)(z1, z2)
         tensor(0.6883)
+
+    Naive form:
+        ```python
+        n = len(z1)
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        same_image = torch.eye(n, dtype=torch.bool).repeat(2, 2)
+
+        def d(tau):
+            logits = u @ u.T / tau
+            return logits.masked_fill(same_image, -torch.inf).logsumexp(dim=1) - logits.diagonal(n).repeat(2)
+
+        weight = d(outer_temperature).sigmoid() / d(temperature).sigmoid()
+        loss = (weight.detach() * F.softplus(d(temperature))).mean()
+        ```
     """
 
     def __init__(
@@ -213,6 +271,19 @@ class MACL(Contrastive):
         tensor(1.0199)
         >>> objective.statistics()["temperature"]  # τ₀ α at full alignment
         tensor(0.2000)
+
+    Naive form:
+        ```python
+        n = len(z1)
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        alignment = (u[:n] * u[n:]).sum(dim=1).mean().detach()
+        tau = temperature * alpha**alignment
+        logits = u @ u.T / tau
+        positive = logits.diagonal(n).repeat(2)
+        same_image = torch.eye(n, dtype=torch.bool).repeat(2, 2)
+        d = logits.masked_fill(same_image, -torch.inf).logsumexp(dim=1) - positive
+        loss = (F.softplus(d) / d.sigmoid().detach()).mean()
+        ```
     """
 
     default_margin_loss: ClassVar[type[MarginLoss]] = Reweighted
@@ -244,6 +315,19 @@ class MACLc(MACL):
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # s⁺ = 1, hence the loss of MACL
         >>> MACLc(temperature=0.1, alpha=2.0)(z1, z2)
         tensor(1.0199)
+
+    Naive form:
+        ```python
+        n = len(z1)
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        alignment = (u[:n] * u[n:]).sum(dim=1).mean().detach()
+        tau = temperature * alpha**alignment
+        logits = u @ u.T / tau
+        positive = logits.diagonal(n).repeat(2)
+        same_image = torch.eye(n, dtype=torch.bool).repeat(2, 2)
+        d = logits.masked_fill(same_image, -torch.inf).logsumexp(dim=1) - positive
+        loss = (((2 - tau * positive) / d.sigmoid()).detach() * F.softplus(d)).mean()
+        ```
     """
 
     default_margin_loss = ReweightedByAlignment
@@ -265,6 +349,15 @@ class AdaptiveInfoNCE(MACL):
         >>> z1, z2 = torch.eye(4), torch.eye(4)
         >>> AdaptiveInfoNCE(temperature=0.5, alpha=2.0)(z1, z2) == InfoNCE(temperature=1.0)(z1, z2)
         tensor(True)
+
+    Naive form:
+        ```python
+        n = len(z1)
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        alignment = (u[:n] * u[n:]).sum(dim=1).mean().detach()
+        logits = (u @ u.T / (temperature * alpha**alignment)).fill_diagonal_(-torch.inf)
+        loss = F.cross_entropy(logits, torch.arange(2 * n).roll(n))  # the other view is the class
+        ```
     """
 
     default_margin_loss = Softmax
@@ -290,6 +383,19 @@ class MACLb(Contrastive):
         tensor(1.0038)
         >>> objective.statistics()["temperature"]  # τ₀ (1 + β) at full alignment
         tensor(0.1500)
+
+    Naive form:
+        ```python
+        n = len(z1)
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        alignment = (u[:n] * u[n:]).sum(dim=1).mean().detach()
+        tau = (temperature * (1 + beta * alignment)).clamp(min=minimum)
+        logits = u @ u.T / tau
+        positive = logits.diagonal(n).repeat(2)
+        same_image = torch.eye(n, dtype=torch.bool).repeat(2, 2)
+        d = logits.masked_fill(same_image, -torch.inf).logsumexp(dim=1) - positive
+        loss = (F.softplus(d) / d.sigmoid().detach()).mean()
+        ```
     """
 
     default_margin_loss = Reweighted
@@ -328,6 +434,19 @@ class MACLICML(Contrastive):
         tensor(1.0001)
         >>> objective.statistics()["temperature"]  # τ₀ where the alignment is A₀
         tensor(0.1000)
+
+    Naive form:
+        ```python
+        n = len(z1)
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        alignment = (u[:n] * u[n:]).sum(dim=1).mean().detach()
+        tau = (temperature * (1 + beta * (alignment - threshold))).clamp(min=minimum)
+        logits = u @ u.T / tau
+        positive = logits.diagonal(n).repeat(2)
+        same_image = torch.eye(n, dtype=torch.bool).repeat(2, 2)
+        d = logits.masked_fill(same_image, -torch.inf).logsumexp(dim=1) - positive
+        loss = (F.softplus(d) / d.sigmoid().detach()).mean()
+        ```
     """
 
     default_margin_loss = Reweighted
