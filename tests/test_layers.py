@@ -172,7 +172,7 @@ CAPS = {
     "export": (630, 5),
     "methods": (958, 16),
     "metrics": (1074, 19),
-    "objectives": (2054, 20),
+    "objectives": (2056, 19),
     "pretrained": (308, 4),
     "runs": (1439, 12),
     "tracking": (292, 4),

@@ -12,11 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ssl_vision.errors import check, check_choice
-from ssl_vision.objectives.contrastive import PairSet
+from ssl_vision.objectives.contrastive import InfoNCE, PairSet
 from ssl_vision.objectives.distance import DistanceName, angle, distance
 from ssl_vision.objectives.logit_margin import autocast_disabled, normalize, positives
 from ssl_vision.objectives.objective import TwoViews
-from ssl_vision.objectives.presets import InfoNCE
 from ssl_vision.objectives.temperature import TemperatureRule
 from ssl_vision.objectives.tiled import PAIRS, Pairs, hardest
 

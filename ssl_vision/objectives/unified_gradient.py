@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from ssl_vision.errors import check, check_choice
-from ssl_vision.objectives.gradient_terms import (
+from ssl_vision.objectives.gates_weights_ratios import (
     ConstantRatio,
     Gate,
     HardestNegative,

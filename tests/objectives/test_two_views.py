@@ -286,7 +286,7 @@ def test_tiles_and_blocks_do_not_change_gradients(monkeypatch, which):
     whole = gradients(which(), z1, z2)
     monkeypatch.setattr(margin_module, "DENSE", 0)
     monkeypatch.setattr("ssl_vision.objectives.tiled.TILE", 3)
-    monkeypatch.setattr("ssl_vision.objectives.gradient_terms.BLOCK", 4)
+    monkeypatch.setattr("ssl_vision.objectives.gates_weights_ratios.BLOCK", 4)
     torch.testing.assert_close(gradients(which(), z1, z2), whole, rtol=1e-9, atol=1e-12)
 
 
