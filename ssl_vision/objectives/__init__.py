@@ -4,8 +4,22 @@ They require only torch and work in any training loop.
 """
 
 from ssl_vision.objectives.chunks import in_chunks
-from ssl_vision.objectives.contrastive import Contrastive, PairSet
-from ssl_vision.objectives.gradient_terms import (
+from ssl_vision.objectives.contrastive import (
+    DCL,
+    DCLW,
+    MACL,
+    MACLICML,
+    AdaptiveInfoNCE,
+    Contrastive,
+    DCLPlus,
+    DualTemperature,
+    FlatNCE,
+    InfoNCE,
+    MACLb,
+    MACLc,
+    PairSet,
+)
+from ssl_vision.objectives.gates_weights_ratios import (
     AnchorBatch,
     AngularRatio,
     ConstantRatio,
@@ -37,19 +51,6 @@ from ssl_vision.objectives.margin_loss import (
     VonMisesFisher,
 )
 from ssl_vision.objectives.objective import Objective, TwoViews, as_objective
-from ssl_vision.objectives.presets import (
-    DCL,
-    DCLW,
-    MACL,
-    MACLICML,
-    AdaptiveInfoNCE,
-    DCLPlus,
-    DualTemperature,
-    FlatNCE,
-    InfoNCE,
-    MACLb,
-    MACLc,
-)
 from ssl_vision.objectives.reclaim import RECLAIM, Bank, Critic
 from ssl_vision.objectives.redundancy import BarlowTwins, SphericalBarlowTwins, SphericalVICReg, VICReg
 from ssl_vision.objectives.supervised import SupCon

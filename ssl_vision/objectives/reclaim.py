@@ -11,10 +11,10 @@ from torch.nn.utils.parametrizations import spectral_norm
 from torch.utils.checkpoint import checkpoint
 
 from ssl_vision.errors import check, check_choice
+from ssl_vision.objectives.contrastive import InfoNCE
 from ssl_vision.objectives.gather import gather, is_distributed, mean_over_processes
 from ssl_vision.objectives.logit_margin import autocast_disabled, linear, normalize
 from ssl_vision.objectives.objective import Objective, as_objective
-from ssl_vision.objectives.presets import InfoNCE
 
 TILE = 2**24
 """Maximum number of similarities in memory at a time."""

@@ -32,6 +32,15 @@ class BarlowTwins(TwoViews):
         0.0
         >>> round(BarlowTwins()(z, -z).item(), 2)  # (1 + 1)² for each dimension
         8.0
+
+    Naive form:
+        ```python
+        x, y = ((z - z.mean(dim=0)) / (z.var(dim=0, correction=0) + epsilon).sqrt() for z in (z1, z2))
+        correlation = x.T @ y / len(x)
+        diagonal = correlation.diagonal()
+        redundancy = correlation.square().sum() - diagonal.square().sum()
+        loss = (1 - diagonal).square().sum() + weight * redundancy
+        ```
     """
 
     def __init__(self, *, weight: float = 0.005, epsilon: float = 1e-5, gather: bool = True) -> None:
@@ -70,6 +79,15 @@ class SphericalBarlowTwins(BarlowTwins):
         >>> z = torch.tensor([[1.0, 0], [0, 1], [1, 0], [0, 1]])
         >>> SphericalBarlowTwins()(z, z)  # C is half the identity
         tensor(0.5000)
+
+    Naive form:
+        ```python
+        x, y = F.normalize(z1, dim=1), F.normalize(z2, dim=1)
+        correlation = x.T @ y / len(x)
+        diagonal = correlation.diagonal()
+        redundancy = correlation.square().sum() - diagonal.square().sum()
+        loss = (1 - diagonal).square().sum() + weight * redundancy
+        ```
     """
 
     def __init__(self, *, weight: float = 30.0, gather: bool = True) -> None:
@@ -108,6 +126,16 @@ class VICReg(TwoViews):
         tensor(0.)
         >>> round(VICReg()(z, z + 1).item(), 2)  # λ times a mean squared difference of 1
         25.0
+
+    Naive form:
+        ```python
+        loss = invariance_weight * F.mse_loss(z1, z2)
+        for z in (z1, z2):
+            matrix = z.T.cov()
+            variance = F.relu(1 - (matrix.diagonal() + epsilon).sqrt()).mean() / 2
+            covariance = (matrix.square().sum() - matrix.diagonal().square().sum()) / z.shape[1]
+            loss = loss + variance_weight * variance + covariance_weight * covariance
+        ```
     """
 
     def __init__(
@@ -168,6 +196,13 @@ class SphericalVICReg(TwoViews):
     Example:
         >>> SphericalVICReg(weight=1.0)(torch.eye(4), torch.eye(4))  # ‖eᵀe/N‖² = 1/4 in each view
         tensor(0.2500)
+
+    Naive form:
+        ```python
+        x, y = F.normalize(z1, dim=1), F.normalize(z2, dim=1)
+        covariance = ((x.T @ x / len(x)).square().sum() + (y.T @ y / len(y)).square().sum()) / 2
+        loss = (x - y).square().sum(dim=1).mean() + weight * covariance
+        ```
     """
 
     def __init__(self, *, weight: float = 30.0, gather: bool = True) -> None:

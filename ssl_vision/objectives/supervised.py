@@ -35,6 +35,14 @@ class SupCon(Contrastive):
         >>> z1, z2 = torch.eye(4)[[0, 0, 1, 1]], torch.eye(4)[[0, 0, 1, 1]]
         >>> SupCon(temperature=0.1)(z1, z2, labels=torch.tensor([0, 0, 1, 1]))  # three equal positives
         tensor(1.0987)
+
+    Naive form:
+        ```python
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        shares = (u @ u.T / temperature).fill_diagonal_(-torch.inf).log_softmax(dim=1)
+        positives = (labels[:, None] == labels).repeat(2, 2).fill_diagonal_(False)
+        loss = -(shares.masked_fill(~positives, 0).sum(dim=1) / positives.sum(dim=1)).mean()
+        ```
     """
 
     required_inputs = ("labels",)

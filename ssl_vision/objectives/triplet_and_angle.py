@@ -12,11 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ssl_vision.errors import check, check_choice
-from ssl_vision.objectives.contrastive import PairSet
+from ssl_vision.objectives.contrastive import InfoNCE, PairSet
 from ssl_vision.objectives.distance import DistanceName, angle, distance
 from ssl_vision.objectives.logit_margin import autocast_disabled, normalize, positives
 from ssl_vision.objectives.objective import TwoViews
-from ssl_vision.objectives.presets import InfoNCE
 from ssl_vision.objectives.temperature import TemperatureRule
 from ssl_vision.objectives.tiled import PAIRS, Pairs, hardest
 
@@ -46,6 +45,18 @@ class HardestTriplet(TwoViews):
         tensor(0.)
         >>> objective.statistics()["active_share"]
         tensor(0.)
+
+    Naive form:
+        ```python
+        n = len(z1)
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        same_image = torch.eye(n, dtype=torch.bool).repeat(2, 2)
+        hardest = (u @ u.T).masked_fill(same_image, -torch.inf).amax(dim=1)
+        positive = (u[:n] * u[n:]).sum(dim=1).repeat(2)
+        euclidean, product = lambda s: (2 - 2 * s).sqrt(), lambda s: 1 - s
+        distance = {"product": product, "euclidean": euclidean, "angle": torch.acos}[metric]
+        loss = F.relu(distance(positive) - distance(hardest) + margin).mean()
+        ```
     """
 
     def __init__(
@@ -83,6 +94,16 @@ class MPT(HardestTriplet):
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # s⁺ = 1 and all s⁻ = 0
         >>> MPT(margin=1.5)(z1, z2)
         tensor(0.5000)
+
+    Naive form:
+        ```python
+        n = len(z1)
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        same_image = torch.eye(n, dtype=torch.bool).repeat(2, 2)
+        hardest = (u @ u.T).masked_fill(same_image, -torch.inf).amax(dim=1)
+        positive = (u[:n] * u[n:]).sum(dim=1).repeat(2)
+        loss = F.relu(hardest - positive + margin).mean()
+        ```
     """
 
     def __init__(self, *, margin: float = 0.23, pairs: Pairs = "both", gather: bool = True) -> None:
@@ -101,6 +122,16 @@ class MET(HardestTriplet):
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # δ⁺ = 0 and all δ⁻ = √2
         >>> MET(margin=1.5)(z1, z2)
         tensor(0.0858)
+
+    Naive form:
+        ```python
+        n = len(z1)
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        same_image = torch.eye(n, dtype=torch.bool).repeat(2, 2)
+        hardest = (u @ u.T).masked_fill(same_image, -torch.inf).amax(dim=1)
+        positive = (u[:n] * u[n:]).sum(dim=1).repeat(2)
+        loss = F.relu((2 - 2 * positive).sqrt() - (2 - 2 * hardest).sqrt() + margin).mean()
+        ```
     """
 
     def __init__(self, *, margin: float = 0.45, pairs: Pairs = "both", gather: bool = True) -> None:
@@ -119,6 +150,16 @@ class MAT(HardestTriplet):
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # θ⁺ = 0 and all θ⁻ = π/2
         >>> MAT(margin=0.6)(z1, z2)
         tensor(0.3142)
+
+    Naive form:
+        ```python
+        n = len(z1)
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        same_image = torch.eye(n, dtype=torch.bool).repeat(2, 2)
+        hardest = (u @ u.T).masked_fill(same_image, -torch.inf).amax(dim=1)
+        positive = (u[:n] * u[n:]).sum(dim=1).repeat(2)
+        loss = F.relu(positive.acos() - hardest.acos() + margin * torch.pi).mean()
+        ```
     """
 
     def __init__(self, *, margin: float = 0.15, pairs: Pairs = "both", gather: bool = True) -> None:
@@ -144,6 +185,17 @@ class ArcCon(InfoNCE):
         >>> z1, z2 = torch.eye(4), torch.eye(4)
         >>> ArcCon(temperature=1.0, angle=60.0)(z1, z2)  # cos 60° = 0.5 replaces s⁺ = 1
         tensor(1.5345)
+
+    Naive form:
+        ```python
+        n = len(z1)
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        theta = (u[:n] * u[n:]).sum(dim=1).acos()
+        positive = (theta + angle * torch.pi / 180).cos().repeat(2) / temperature
+        same_image = torch.eye(n, dtype=torch.bool).repeat(2, 2)
+        d = (u @ u.T / temperature).masked_fill(same_image, -torch.inf).logsumexp(dim=1) - positive
+        loss = F.softplus(d).mean()
+        ```
     """
 
     def __init__(

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from ssl_vision.errors import check, check_choice
-from ssl_vision.objectives.gradient_terms import (
+from ssl_vision.objectives.gates_weights_ratios import (
     ConstantRatio,
     Gate,
     HardestNegative,
@@ -88,6 +88,19 @@ class UnifiedGradient(TwoViews):
         >>> value = objective(z1, z2)  # has the gradient of DCL(temperature=0.1)
         >>> objective.statistics()["active_share"]
         tensor(1.)
+
+    Naive form:
+        ```python
+        n = len(z1)
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        s = u @ u.T
+        positive = s.diagonal(n).repeat(2)[:, None]
+        same_image = torch.eye(n, dtype=torch.bool).repeat(2, 2)
+        negatives = s.masked_fill(same_image, -torch.inf)
+        gate = positive - negatives.amax(dim=1, keepdim=True) < 0.3  # the default gate
+        weight = (negatives / 0.05).softmax(dim=1) / 0.05  # the default weight
+        loss = scale * (gate * weight.detach() * (s - ratio * positive)).sum(dim=1).mean()
+        ```
     """
 
     def __init__(
@@ -193,6 +206,19 @@ class ModifiedMHE(_Modified):
         >>> objective = ModifiedMHE(margin=1.5, ratio=0.5)
         >>> round(objective(torch.eye(4), torch.eye(4)).item(), 2)
         -40.0
+
+    Naive form:
+        ```python
+        e = F.normalize(torch.stack([z1, z2]), dim=2)
+        same_image = torch.eye(len(z1), dtype=torch.bool)
+        positive = (e[0] * e[1]).sum(dim=1)
+        hardest = (e @ e.flip(0).mT).masked_fill(same_image, -torch.inf).amax(dim=2)
+        gate = (positive - hardest < margin)[:, :, None]
+        similarity = e @ e.detach().mT
+        logits = (similarity / temperature).masked_fill(same_image, -torch.inf)
+        weight = logits.flatten(1).softmax(dim=1).view_as(logits).detach()
+        loss = (gate * weight * (similarity - ratio * positive[:, None])).sum() * 2 / temperature
+        ```
     """
 
     def __init__(
@@ -224,6 +250,17 @@ class ModifiedMHS(_Modified):
     Example:
         >>> ModifiedMHS(margin=1.5, ratio=0.5)(torch.eye(4), torch.eye(4))
         tensor(-0.7071)
+
+    Naive form:
+        ```python
+        e = F.normalize(torch.stack([z1, z2]), dim=2)
+        same_image = torch.eye(len(z1), dtype=torch.bool)
+        positive = (e[0] * e[1]).sum(dim=1)
+        hardest = (e @ e.flip(0).detach().mT).masked_fill(same_image, -torch.inf).amax(dim=2)
+        gate = positive - hardest < margin
+        weight = 1 / (2 - 2 * hardest).sqrt().detach()
+        loss = (gate * weight * (hardest - ratio * positive)).sum() / len(z1)
+        ```
     """
 
     def __init__(
@@ -259,6 +296,19 @@ class ModifiedVICReg(_Modified):
         >>> objective = ModifiedVICReg(margin=1.5, ratio=0.5)
         >>> round(objective(torch.eye(4), torch.eye(4)).item(), 2)
         -1.0
+
+    Naive form:
+        ```python
+        e = F.normalize(torch.stack([z1, z2]), dim=2)
+        same_image = torch.eye(len(z1), dtype=torch.bool)
+        positive = (e[0] * e[1]).sum(dim=1)
+        hardest = (e @ e.flip(0).mT).masked_fill(same_image, -torch.inf).amax(dim=2)
+        gate = (positive - hardest < margin)[:, :, None]
+        similarity = e @ e.detach().mT
+        logits = (similarity / temperature).masked_fill(same_image, -torch.inf)
+        weight = logits.flatten(1).softmax(dim=1).view_as(logits).detach()
+        loss = (gate * weight * (similarity - ratio * positive[:, None])).sum()
+        ```
     """
 
     swap: ClassVar[bool] = False
@@ -291,6 +341,19 @@ class ModifiedBarlowTwins(ModifiedVICReg):
         >>> objective = ModifiedBarlowTwins(margin=1.5, ratio=0.5)
         >>> round(objective(torch.eye(4), torch.eye(4)).item(), 2)
         -1.0
+
+    Naive form:
+        ```python
+        e = F.normalize(torch.stack([z1, z2]), dim=2)
+        same_image = torch.eye(len(z1), dtype=torch.bool)
+        positive = (e[0] * e[1]).sum(dim=1)
+        hardest = (e @ e.flip(0).mT).masked_fill(same_image, -torch.inf).amax(dim=2)
+        gate = (positive - hardest < margin)[:, :, None]
+        similarity = e @ e.detach().mT
+        logits = (similarity.flip(0) / temperature).masked_fill(same_image, -torch.inf)
+        weight = logits.flatten(1).softmax(dim=1).view_as(logits).detach()
+        loss = (gate * weight * (similarity - ratio * positive[:, None])).sum()
+        ```
     """
 
     swap = True

@@ -63,6 +63,14 @@ class AlignmentUniformity(TwoViews):
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # aligned views, ‖·−·‖² = 2 between images
         >>> round(AlignmentUniformity(t=2.0)(z1, z2).item(), 2)
         -4.0
+
+    Naive form:
+        ```python
+        x, y = F.normalize(z1, dim=1), F.normalize(z2, dim=1)
+        alignment = (x - y).norm(dim=1).pow(alpha).mean()
+        uniformity = sum(torch.pdist(v).square().mul(-t).exp().mean().log() for v in (x, y)) / 2
+        loss = alignment_weight * alignment + uniformity_weight * uniformity
+        ```
     """
 
     def __init__(
@@ -122,6 +130,13 @@ class MHE(TwoViews):
         >>> z1, z2 = torch.eye(4), torch.eye(4)
         >>> MHE(weight=1.0)(z1, z2)  # 2 log 6
         tensor(3.5835)
+
+    Naive form:
+        ```python
+        x, y = F.normalize(z1, dim=1), F.normalize(z2, dim=1)
+        energy = sum((1 - torch.pdist(v).square() / 2).exp().sum().log() for v in (x, y))
+        loss = (x - y).square().sum(dim=1).mean() + weight * energy
+        ```
     """
 
     def __init__(self, *, weight: float = 10.0, gather: bool = True) -> None:
@@ -157,6 +172,17 @@ class MHS(TwoViews):
         >>> z1, z2 = torch.eye(4), torch.eye(4)
         >>> MHS(weight=1.0)(z1, z2)  # −2 √2
         tensor(-2.8284)
+
+    Naive form:
+        ```python
+        x, y = F.normalize(z1, dim=1), F.normalize(z2, dim=1)
+        same_image = torch.eye(len(x), dtype=torch.bool)
+        separation = 0.0
+        for a, b in ((x, y), (y, x)):
+            distances = torch.cdist(a, b.detach()).masked_fill(same_image, torch.inf)
+            separation = separation + distances.amin(dim=1).mean()
+        loss = (x - y).square().sum(dim=1).mean() - weight * separation
+        ```
     """
 
     def __init__(self, *, weight: float = 1.0, gather: bool = True) -> None:

@@ -14,6 +14,9 @@ import yaml
 
 from ssl_vision.errors import InputError
 
+_LARGEST = 4 * 2**20
+"""Maximum size of a text file in bytes; the largest of this package is evaluation.json, a few 100 kB."""
+
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BaseLoader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
@@ -22,12 +25,16 @@ def read_text(path: Path) -> str:
     """Read a text file.
 
     Raises:
-        InputError: the file cannot be read, is not a regular file, or is not UTF-8 text.
+        InputError: the file cannot be read, is not a regular file, is too large, or is not UTF-8 text.
     """
     if os.path.exists(path) and not os.path.isfile(path):
         raise InputError(f"{path} is not a regular file")
     try:
+        if path.stat().st_size > _LARGEST:
+            raise InputError(f"{path} is larger than {_LARGEST // 2**20} MiB")
         return path.read_text(encoding="utf-8")
+    except InputError:
+        raise
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not a text file") from error
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path

@@ -6,6 +6,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
+from contrastive_classes import PRESETS
 from ranks import assert_ranks_succeed
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -13,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ssl_vision import objectives as o
 from ssl_vision.objectives.gather import equal_shares, gather
 
-PRESETS = [c for c in vars(o).values() if getattr(c, "__module__", "") == "ssl_vision.objectives.presets"]
 WITH_PAIRS = [*PRESETS, o.SupCon, o.ArcCon, o.MPT, o.MET, o.MAT, o.UnifiedGradient]
 OBJECTIVES: dict[str, tuple[type, dict[str, Any]]] = {
     f"{c.__name__}-{p}": (c, {"pairs": p}) for c in WITH_PAIRS for p in ("both", "cross")

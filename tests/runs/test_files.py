@@ -33,10 +33,12 @@ def test_shipped_configs_are_read_as_by_pyyaml(file):
 
 
 @pytest.mark.timeout(10)
-def test_read_text_refuses_special_and_binary_files(tmp_path):
+def test_read_text_refuses_special_binary_and_large_files(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(2**40)
     for name, reason in {
         "pipe": "is not a regular file",
         ".": "is not a regular file",
@@ -44,6 +46,7 @@ def test_read_text_refuses_special_and_binary_files(tmp_path):
         "loop": r"cannot be read \(Too many levels",
         "x" * 300: r"cannot be read \(File name too long\)",
         "binary": "is not a text file",
+        "sparse": "is larger than 4 MiB",
     }.items():
         with pytest.raises(InputError, match=reason):
             read_text(tmp_path / name)

@@ -17,7 +17,7 @@ from ssl_vision.experiments.report.markup import numbers, render
 from ssl_vision.experiments.report.page import Missing, Section
 from ssl_vision.experiments.report.sprite_sheet import SpriteSheet
 from ssl_vision.metrics.rows import unit_rows
-from ssl_vision.objectives import Anchors, Contrastive, Objective, presets
+from ssl_vision.objectives import Anchors, Contrastive, Objective, contrastive
 from ssl_vision.runs.registry import Run
 
 IMAGES = 1000
@@ -160,9 +160,9 @@ def offered(own: Objective | None, positive: Tensor) -> dict[str, dict[str, Any]
         own: objective of the run.
         positive: cosines of the positive pairs, for temperature rules, shape (N,).
     """
-    named = vars(presets).values()
-    classes = (each for each in named if inspect.isclass(each) and issubclass(each, Contrastive))
-    public = (cls for cls in classes if cls.__module__ == presets.__name__ and cls.__name__[0] != "_")
+    named = vars(contrastive).values()
+    classes = (each for each in named if inspect.isclass(each) and Contrastive in each.__mro__[1:])
+    public = (cls for cls in classes if cls.__module__ == contrastive.__name__ and cls.__name__[0] != "_")
     objectives = {cls.__name__: each for cls in public if (each := described(cls(), positive))}
     if own is not None and (mine := described(own, positive)):
         name = type(own).__name__

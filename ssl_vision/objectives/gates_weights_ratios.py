@@ -1,4 +1,4 @@
-"""Terms of the gradient of `UnifiedGradient`: gates, negative weights and ratios."""
+"""Gates, negative weights and ratios, of which the gradient of `UnifiedGradient` consists."""
 
 import math
 from collections.abc import Callable, Iterator
