@@ -13,7 +13,7 @@ CLASSES = [cls for cls in vars(o).values() if isinstance(cls, type) and issubcla
 WITHOUT = {o.Objective, o.TwoViews, o.Contrastive, o.RECLAIM}
 """Base classes, and an objective with a trained critic and a memory of the images."""
 
-OTHERS = {
+OTHERS: dict[type, list[dict[str, object]]] = {
     o.HardestTriplet: [{"metric": metric, "margin": 0.7} for metric in ("product", "euclidean", "angle")],
     o.MACLICML: [{"threshold": 0.3}],
 }

@@ -2,7 +2,6 @@
 
 import base64
 import dataclasses
-import inspect
 import math
 from collections.abc import Sequence
 from importlib.resources import files
@@ -160,9 +159,9 @@ def offered(own: Objective | None, positive: Tensor) -> dict[str, dict[str, Any]
         own: objective of the run.
         positive: cosines of the positive pairs, for temperature rules, shape (N,).
     """
-    named = vars(contrastive).values()
-    classes = (each for each in named if inspect.isclass(each) and Contrastive in each.__mro__[1:])
-    public = (cls for cls in classes if cls.__module__ == contrastive.__name__ and cls.__name__[0] != "_")
+    defined = (each for each in vars(contrastive).values() if isinstance(each, type))
+    classes = (cls for cls in defined if issubclass(cls, Contrastive) and cls is not Contrastive)
+    public = (cls for cls in classes if not cls.__name__.startswith("_"))
     objectives = {cls.__name__: each for cls in public if (each := described(cls(), positive))}
     if own is not None and (mine := described(own, positive)):
         name = type(own).__name__
