@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 
 from ssl_vision.callbacks.objective_eval import objective_at, warn_if_too_short
 from ssl_vision.descriptions import DescribedMetric
@@ -36,9 +37,11 @@ class ObjectiveStatistics(pl.Callback):
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if not every or trainer.global_step % every:
             return
-        for key, value in objective_at(pl_module, self.path).statistics().items():
-            shown = key == "temperature"  # Lightning reads it again at every later step of the epoch
-            pl_module.log(f"train/{key}", value.cpu() if shown else value, prog_bar=shown)
+        if statistics := objective_at(pl_module, self.path).statistics():
+            # One copy to the host, because Lightning would read each of them several times.
+            values = torch.stack(list(statistics.values())).cpu()
+            for key, value in zip(statistics, values, strict=True):
+                pl_module.log(f"train/{key}", value, prog_bar=key == "temperature")
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Warn if the run was too short."""

@@ -122,7 +122,7 @@ class SkipNonFiniteSteps(pl.Callback):
 
     def _check_counts(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         total, consecutive = (int(count) for count in self._counts.tolist())
-        self._counts[0] = 0
+        self._counts[0].zero_()
         destination, source = (self._buffers, self._finite) if total else (self._finite, self._buffers)
         if self._buffers:  # an empty list is an error in torch
             torch._foreach_copy_(destination, source)

@@ -413,9 +413,9 @@ class Method(pl.LightningModule, ABC):
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.trainer.global_step % every == 0:
             loss = outputs["loss"] * self.trainer.accumulate_grad_batches  # Lightning has divided it
-            # On the host, because Lightning reads it for its progress bar at every following step.
+            # On the host, because Lightning reads the loss for its progress bar at every following step.
             self.log("train/loss", loss.cpu(), batch_size=len(batch[1]), prog_bar=True)
-            self.log("train/lr", torch.as_tensor(self._lr, dtype=torch.float64))
+            self.log("train/lr", torch.as_tensor(self._lr, dtype=torch.float64, device="cpu"))
 
     @property
     def _contract(self) -> Objective:
