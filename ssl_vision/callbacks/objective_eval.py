@@ -4,6 +4,7 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Self
 
 import pytorch_lightning as pl
@@ -16,7 +17,7 @@ from ssl_vision.data import Batch
 from ssl_vision.errors import InputError, check
 from ssl_vision.lightning_private import step_of_next_row
 from ssl_vision.metrics import gradient_statistics
-from ssl_vision.objectives import Anchors, Contrastive, Objective, as_objective, redundancy, uniformity
+from ssl_vision.objectives import Anchors, Objective, as_objective, redundancy, uniformity
 
 
 def embedding_objective_at(pl_module: pl.LightningModule, path: str) -> Objective:
@@ -56,13 +57,7 @@ def loss_of(objective: Objective, labels: Tensor | None) -> Callable[[Tensor, Te
     """
     if "labels" in objective.required_inputs and labels is None:
         raise InputError(f"{type(objective).__name__} needs labels, which the batches do not have")
-    inputs = {"labels": labels} if "labels" in objective.required_inputs else {}
-
-    def loss(z1: Tensor, z2: Tensor) -> Tensor:
-        value: Tensor = objective(z1, z2, **inputs)
-        return value
-
-    return loss
+    return partial(objective, labels=labels) if "labels" in objective.required_inputs else objective
 
 
 class ObjectiveInputs:
@@ -234,8 +229,8 @@ def _gate(objective: Objective, z1: Tensor, z2: Tensor, labels: Tensor | None) -
     def record_call(margin_loss: nn.Module, anchors: tuple[Anchors], losses: Tensor) -> None:
         calls.append((anchors[0].logit_margin, losses))
 
-    if isinstance(objective, Contrastive):
-        objective.margin_loss.register_forward_hook(record_call)
+    if objective.has_margin_loss:
+        objective.get_submodule("margin_loss").register_forward_hook(record_call)
     z = torch.cat([z1, z2]).requires_grad_()
     with torch.enable_grad():
         loss = loss_of(objective, labels)(*z.chunk(2))
