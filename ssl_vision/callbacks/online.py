@@ -12,7 +12,7 @@ from ssl_vision.callbacks.objective_statistics import is_logged
 from ssl_vision.data import QUERIES
 from ssl_vision.data.module import image_data
 from ssl_vision.errors import InputError, check
-from ssl_vision.methods.finite_gradients import not_finite
+from ssl_vision.methods.optimizer import not_finite
 
 
 class OnlineProbe(pl.Callback):

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from ssl_vision.callbacks.objective_statistics import is_logged, objective_at
 from ssl_vision.data import Batch
 from ssl_vision.errors import check
-from ssl_vision.methods.finite_gradients import not_finite, skips_on_device
+from ssl_vision.methods.optimizer import not_finite, skips_on_device
 
 
 class SkipNonFiniteSteps(pl.Callback):
