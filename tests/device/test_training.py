@@ -185,7 +185,11 @@ GRAPHS: dict[str, dict[str, Any]] = {
         "views": {},
         "compile_mode": "default",
         "compile_loss": True,
-        "compile_options": {"combo_kernels": True, "coordinate_descent_tuning": True},
+        "compile_options": {
+            "combo_kernels": True,
+            "coordinate_descent_tuning": True,
+            "max_autotune_pointwise": True,
+        },
         "benchmark": True,
     },
 }
