@@ -169,7 +169,7 @@ CAPS = {
     "experiments/reproduce": (838, 8),
     "experiments/sweeps": (1419, 8),
     "export": (630, 5),
-    "methods": (943, 15),
+    "methods": (944, 15),
     "metrics": (1074, 19),
     "objectives": (2056, 20),
     "pretrained": (308, 4),

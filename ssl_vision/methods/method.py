@@ -33,7 +33,7 @@ from ssl_vision.methods.outputs import Layers, ViewOutputs
 from ssl_vision.methods.parameter_groups import freeze
 from ssl_vision.methods.projection import HeadBatchNorm, last_relu, projection_head
 from ssl_vision.objectives import InfoNCE, Objective, PairSet, as_objective, in_chunks
-from ssl_vision.objectives.gather import equal_shares
+from ssl_vision.objectives.gather import equal_shares, is_distributed
 
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 
@@ -86,7 +86,7 @@ class Method(pl.LightningModule, ABC):
         compile_loss: compile the loss as a whole (encoder, projection head and objective) instead of the
             encoder. This launches fewer kernels. Losses can differ in their last bits from those of the
             encoder alone, and all similarities of a batch are one matrix. Only the encoder is compiled, with
-            a warning, if the loss cannot be traced or the objective reads the epoch.
+            a warning, if the loss cannot be traced, the objective reads the epoch or several processes train.
         compile_options: settings of Inductor in addition to those of ``compile_mode``, such as
             ``{"coordinate_descent_tuning": True, "combo_kernels": True}``.
         cuda_graph: launch views, forward, loss, backward and update as one CUDA graph, so that the device
@@ -375,10 +375,11 @@ class Method(pl.LightningModule, ABC):
                 raise InputError("model.compile_loss and model.compile_options require model.compile_mode")
         elif self._shallow_features:
             raise InputError("model.compile_mode does not support objectives of the encoder's feature maps")
-        elif self.compile_loss and not self._contract.reads_epoch:
+        elif self.compile_loss and not self._contract.reads_epoch and not is_distributed():
             self._compiled_loss = torch.compile(self.loss, **self._compilation())
         else:
-            self._compile_encoders("the objective reads the epoch" if self.compile_loss else "")
+            reason = "the objective reads the epoch, or there are several processes"
+            self._compile_encoders(reason if self.compile_loss else "")
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer and the schedule."""
