@@ -1,6 +1,6 @@
 """Profile a training step that is one CUDA graph, kernel by kernel, and time changes to it.
 
-    python benchmarks/profile_step.py                                     all parts, about 100 s on an H100
+    python benchmarks/profile_step.py                                     all parts, minutes on an H100
     python benchmarks/profile_step.py --only ceilings convolutions        some of them
 
 The step is that of ``ssl-vision fit`` with configs/pretrain/cifar10_gpu.yaml: 256 images of 32 pixels, two
@@ -12,7 +12,8 @@ views, ResNet-18, InfoNCE and Adam. A part that fails does not stop the others:
 - step: time of a replay, and of every kernel in it, with the operation that launched it and its shapes;
 - streams: replays of one, two and three networks at the same time;
 - logging: what it costs to read loss and statistics at every tenth step;
-- benchmark: time of a replay with cuDNN's benchmark mode.
+- options: time of a replay and number of its kernels, without and with each option that may make a step
+  faster: cuDNN's benchmark mode, a compiled loss, and kernels that Inductor combines or tunes.
 
 The script writes benchmarks/results/NAME.json.
 """
@@ -59,6 +60,17 @@ GROUPS = {
     "copies": ("mem",),
 }
 """Kinds of kernels, with texts of which their names contain one; a kernel is of the first kind that fits."""
+
+TUNED = {"coordinate_descent_tuning": True, "max_autotune_pointwise": True}
+OPTIONS: dict[str, tuple[bool, dict[str, Any]]] = {
+    "none": (False, {}),
+    "benchmark": (True, {}),
+    "compile_loss": (False, {"compile_loss": True}),
+    "combo_kernels": (False, {"compile_loss": True, "compile_options": {"combo_kernels": True}}),
+    "tuned": (False, {"compile_options": TUNED}),
+    "all": (True, {"compile_loss": True, "compile_options": {"combo_kernels": True, **TUNED}}),
+}
+"""Value of cuDNN's benchmark mode, and options of the method."""
 
 Rows = list[dict[str, Any]]
 
@@ -136,12 +148,14 @@ class Step:
     Args:
         chosen: options of the script.
         seed: seed of weights and images.
+        **options: options of the method.
     """
 
-    def __init__(self, chosen: argparse.Namespace, seed: int = 0) -> None:
+    def __init__(self, chosen: argparse.Namespace, seed: int = 0, **options: Any) -> None:
         device = torch.device("cuda")
-        self.model = SimCLR(encoder=partial(ResNet, width=chosen.width), seed=seed).to(device)
-        self.model.backbone.compile(fullgraph=True, dynamic=False)
+        encoder = partial(ResNet, width=chosen.width)
+        self.model = SimCLR(encoder=encoder, seed=seed, compile_mode="default", **options).to(device)
+        self.model.setup("fit")
         optimizer = self.model.optimizer_rule.optimizer(self.model, capturable=True)
         views = EpochViews(lambda epoch: Views(size=chosen.size), seed=0, dtype=torch.bfloat16, device=device)
         views.set_epoch(0)
@@ -277,15 +291,23 @@ def logging(chosen: argparse.Namespace) -> dict[str, float]:
     return {f"every_{every}_ms": 5 * seconds(partial(run, every)) for every in (1000, 10)}
 
 
-def benchmark(chosen: argparse.Namespace) -> dict[str, float]:
-    """Time a replay with cuDNN's benchmark mode."""
-    torch.backends.cudnn.benchmark = True
-    replay = Step(chosen).replay()
-    torch.backends.cudnn.benchmark = False
-    return {"replay_ms": milliseconds(replay, repeats=100)}
+def options(chosen: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Time a replay with each option, and count its kernels."""
+    record = {}
+    for name, (benchmark, settings) in OPTIONS.items():
+        start = time.perf_counter()
+        torch.backends.cudnn.benchmark = benchmark
+        replay = Step(chosen, **settings).replay()
+        torch.backends.cudnn.benchmark = False
+        record[name] = {
+            "replay_ms": milliseconds(replay, repeats=100),
+            "kernels": sum(map(len, kernels(replay, 1))),
+            "start_s": round(time.perf_counter() - start, 1),
+        }
+    return record
 
 
-PARTS = {each.__name__: each for each in (ceilings, convolutions, step, streams, logging, benchmark)}
+PARTS = {each.__name__: each for each in (ceilings, convolutions, step, streams, logging, options)}
 
 
 def main() -> None:

@@ -301,7 +301,7 @@ def test_job_commands_use_options_of_their_scripts(gpu):
         for command in each.commands
         if command[1].startswith("benchmarks/")
     ]
-    assert len(scripts) == 13
+    assert len(scripts) == 14
     for command in scripts:
         source = (ROOT / command[1]).read_text()
         for option in (word.removeprefix("--") for word in command if word.startswith("--")):

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ssl_vision.callbacks.objective_statistics import is_logged
 from ssl_vision.data import QUERIES
 from ssl_vision.data.module import image_data
 from ssl_vision.errors import InputError, check
-from ssl_vision.methods.finite_gradients import not_finite
+from ssl_vision.methods.optimizer import not_finite
 
 
 class OnlineProbe(pl.Callback):
@@ -101,8 +102,7 @@ class OnlineProbe(pl.Callback):
         for parameter in self.layer.parameters():  # features that are not finite are ignored
             parameter.grad = torch.where(nonfinite, 0.0, parameter.grad)  # type: ignore[arg-type]
         self._optimizer.step()
-        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if every and trainer.global_step % every == 0:
+        if is_logged(trainer):
             correct, labelled = trainer.strategy.reduce(_counts(logits, labels), reduce_op="sum")
             if labelled:
                 pl_module.log("train/online_top1", correct / labelled, sync_dist=True)

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
-from ssl_vision.callbacks.objective_eval import objective_at
+from ssl_vision.callbacks.objective_statistics import is_logged, objective_at
 from ssl_vision.data import Batch
 from ssl_vision.errors import check
-from ssl_vision.methods.finite_gradients import not_finite, skips_on_device
+from ssl_vision.methods.optimizer import not_finite, skips_on_device
 
 
 class SkipNonFiniteSteps(pl.Callback):
@@ -94,18 +94,14 @@ class SkipNonFiniteSteps(pl.Callback):
         self._counts[1].mul_(nonfinite)  # in a row
         self._counts.add_(nonfinite)
         self._images = batch.indices if isinstance(batch, Batch) else torch.empty(0)
-        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        logs = bool(every) and trainer.global_step % every == 0
-        if pl_module.device.type == "cpu" or logs:
+        if is_logged(trainer):
+            self._check_and_log(trainer, pl_module)
+        elif pl_module.device.type == "cpu":
             self._check_counts(trainer, pl_module)
-        if self.skipped and logs:
-            pl_module.log("train/skipped_steps", torch.tensor(float(self.skipped)), prog_bar=True)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the count, which includes steps since the last logged one."""
-        self._check_counts(trainer, pl_module)
-        if self.skipped:
-            pl_module.log("train/skipped_steps", torch.tensor(float(self.skipped)), prog_bar=True)
+        self._check_and_log(trainer, pl_module)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check the counts, so that BatchNorm's statistics are finite during validation."""
@@ -120,9 +116,14 @@ class SkipNonFiniteSteps(pl.Callback):
         if self.state_key in checkpoint.get("callbacks", {}):
             checkpoint["callbacks"][self.state_key] = self.state_dict()
 
+    def _check_and_log(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._check_counts(trainer, pl_module)
+        if self.skipped:
+            pl_module.log("train/skipped_steps", torch.tensor(float(self.skipped)), prog_bar=True)
+
     def _check_counts(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         total, consecutive = (int(count) for count in self._counts.tolist())
-        self._counts[0] = 0
+        self._counts[0].zero_()
         destination, source = (self._buffers, self._finite) if total else (self._finite, self._buffers)
         if self._buffers:  # an empty list is an error in torch
             torch._foreach_copy_(destination, source)

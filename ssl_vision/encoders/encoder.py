@@ -230,8 +230,8 @@ def floating_dtype(network: nn.Module, default: torch.dtype) -> torch.dtype:
 def _image(network: nn.Module, size: int | tuple[int, int], channels: int) -> Tensor:
     """Return a black image with the dtype and on the device of a network."""
     height, width = (size, size) if isinstance(size, int) else size
-    first = next((each for each in network.parameters() if each.is_floating_point()), torch.empty(0))
-    return torch.zeros(1, channels, height, width, dtype=first.dtype, device=first.device)
+    dtype = floating_dtype(network, torch.get_default_dtype())
+    return torch.zeros(1, channels, height, width, dtype=dtype, device=device_of(network))
 
 
 @contextmanager

@@ -9,13 +9,7 @@ from torch import Tensor, nn
 
 from ssl_vision.encoders.encoder import ModuleEncoder
 
-_FIXED = (
-    "num_classes",
-    "checkpoint_path",
-    "pretrained_cfg",
-    "pretrained_cfg_overlay",
-    "cache_dir",
-)
+_FIXED = ("num_classes", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir")
 
 
 class Timm(ModuleEncoder):

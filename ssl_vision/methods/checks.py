@@ -1,41 +1,35 @@
-"""Checks of the parts of a method, which name the option to change."""
+"""Checks of the parts of a method before training, which name the option to change."""
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 from pytorch_lightning.utilities import rank_zero_warn
-from torch import Tensor, nn
+from torch import Tensor
 
 from ssl_vision.data.module import ImageData
 from ssl_vision.encoders import Encoder, Timm, measure_num_features
 from ssl_vision.errors import InputError
-from ssl_vision.objectives import Objective, as_objective
+from ssl_vision.objectives import as_objective
 from ssl_vision.objectives.gather import is_distributed
 
 
-def check_objective(
-    module: nn.Module, *, method: str, available: Collection[str], pairs: Sequence[str]
-) -> None:
-    """Have an objective compare the pairs of a method, and check its inputs.
-
-    Args:
-        module: the objective.
-        method: name of the method's class, for the message.
-        available: inputs that the method can give in addition to the embeddings.
-        pairs: the ``pairs`` that the method supports, its default first.
+def check_objective(method: Any) -> None:
+    """Have the objective of a method compare the method's pairs, and check its inputs.
 
     Raises:
-        InputError: the module compares other pairs, does not accept two embeddings, or requires an input that
-            is not available.
+        InputError: the objective compares other pairs, does not accept two embeddings, or requires an input
+            that the method does not have.
     """
+    module, own = method.objective, type(method).__name__
     objective, name = as_objective(module), type(module).__name__
     try:
-        objective.embedding_objective.use_pairs(pairs)
+        objective.embedding_objective.use_pairs(method.pairs)
     except ValueError as error:
-        raise InputError(f"{name} in {method}: {error}") from error
-    if missing := set(objective.required_inputs).difference(available):
+        raise InputError(f"{name} in {own}: {error}") from error
+    if missing := set(objective.required_inputs).difference(method.available_inputs):
         needed = ", ".join(sorted(missing))
-        raise InputError(f"{name} needs {needed}, which {method} does not have")
+        raise InputError(f"{name} needs {needed}, which {own} does not have")
     signature = inspect.signature(module.forward)
     try:
         signature.bind(0, 0, **dict.fromkeys(objective.required_inputs))
@@ -47,13 +41,32 @@ def check_objective(
         ) from error
 
 
-def check_gathers(objective: Objective, *, name: str) -> None:
-    """Warn about an objective that does not gather the embeddings of several processes.
+def prepare_objective(method: Any, data: ImageData | None, *, shallow: int | None) -> None:
+    """Prepare the objective of a method for training, and warn if it does not gather embeddings.
 
     Args:
-        objective: the objective.
-        name: name of its class, for the message.
+        method: the method.
+        data: its data module, if there is one.
+        shallow: width of the encoder's third stage, if the objective requires it.
+
+    Raises:
+        InputError: the objective cannot be trained with these sizes.
     """
+    objective, name = as_objective(method.objective), type(method.objective).__name__
+    try:
+        objective.prepare(
+            images=None if data is None else len(data.split("pretrain")),
+            embeddings=method.output_dim,
+            features=method.backbone.num_features,
+            shallow=shallow,
+        )
+    except ValueError as error:
+        raise InputError(f"model.objective: {error}") from error
+    if "indices" in objective.required_inputs:
+        # DistributedDataParallel would broadcast the memory of the images at every step, although it is
+        # equal in all processes.
+        names = [f"objective.{name}" for name, _ in method.objective.named_buffers()]
+        method._ddp_params_and_buffers_to_ignore = names
     if is_distributed() and not objective.gather:
         rank_zero_warn(
             f"{name} does not state that it gathers the embeddings of all processes (gather is False): "
@@ -61,23 +74,19 @@ def check_gathers(objective: Objective, *, name: str) -> None:
         )
 
 
-def checked_loss(loss: Tensor, *, method: str, objective: str) -> Tensor:
-    """Return a loss after a check that it can be trained with.
-
-    Args:
-        loss: the loss of a batch.
-        method: name of the method's class, for the message.
-        objective: name of the objective's class, for the message.
+def check_loss(loss: Tensor, method: Any) -> None:
+    """Check that the loss of a batch can be trained with.
 
     Raises:
         InputError: the loss is not a scalar, or does not depend on the weights.
     """
-    if loss.numel() == 1 and loss.requires_grad:
-        return loss
-    problem = "has no gradient" if loss.numel() == 1 else f"has shape {tuple(loss.shape)}"
-    raise InputError(
-        f"the loss of {method} with {objective} {problem}: it must be a scalar that depends on the embeddings"
-    )
+    if loss.numel() != 1 or not loss.requires_grad:
+        own, objective = type(method).__name__, type(method.objective).__name__
+        problem = "has no gradient" if loss.numel() == 1 else f"has shape {tuple(loss.shape)}"
+        raise InputError(
+            f"the loss of {own} with {objective} {problem}: "
+            "it must be a scalar that depends on the embeddings"
+        )
 
 
 def check_images(encoder: Encoder, data: ImageData) -> None:

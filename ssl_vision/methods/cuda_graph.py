@@ -14,7 +14,7 @@ from ssl_vision.data.images import Batch
 from ssl_vision.data.module import image_data
 from ssl_vision.errors import InputError
 from ssl_vision.lightning_private import count_optimizer_step
-from ssl_vision.methods.finite_gradients import not_finite, skips_on_device
+from ssl_vision.methods.optimizer import not_finite, skips_on_device
 from ssl_vision.objectives import as_objective
 
 EAGER_STEPS = 3

@@ -17,8 +17,7 @@ class LARS(Optimizer):
 
     for each tensor w with gradient g. s is 1 for a w of zeros, and in groups with ``adapt=False``, which are
     meant for biases and normalization layers. An adapted w whose gradient is zero is not decayed. Adapted
-    groups with weight decay are updated as in lightly's LARS, which adapts no others. Its checkpoints can be
-    loaded.
+    groups with weight decay are updated as in lightly's LARS, which adapts no others.
 
     The norms stay on the device, so a step does not synchronise. `torch.amp.GradScaler` sets ``grad_scale``
     and ``found_inf`` as for torch's fused optimizers: the step divides the gradients by the former, and does
@@ -63,13 +62,6 @@ class LARS(Optimizer):
             "adapt": adapt,
         }
         super().__init__(params, defaults)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state; groups without ``adapt``, as in checkpoints of lightly's LARS, keep their value."""
-        adapt = [group["adapt"] for group in self.param_groups]
-        super().load_state_dict(state_dict)
-        for group, default in zip(self.param_groups, adapt, strict=True):
-            group.setdefault("adapt", default)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

@@ -21,11 +21,11 @@ from ssl_vision.encoders import Encoder, ResNet, as_encoder, build, floating_dty
 from ssl_vision.errors import InputError, check, check_choice
 from ssl_vision.lightning_private import create_train_loader
 from ssl_vision.methods.checks import (
-    check_gathers,
     check_images,
+    check_loss,
     check_objective,
     check_shapes,
-    checked_loss,
+    prepare_objective,
 )
 from ssl_vision.methods.cuda_graph import GraphedTraining, count_step
 from ssl_vision.methods.optimizer import OptimizerRule
@@ -33,7 +33,7 @@ from ssl_vision.methods.outputs import Layers, ViewOutputs
 from ssl_vision.methods.parameter_groups import freeze
 from ssl_vision.methods.projection import HeadBatchNorm, last_relu, projection_head
 from ssl_vision.objectives import InfoNCE, Objective, PairSet, as_objective, in_chunks
-from ssl_vision.objectives.gather import equal_shares
+from ssl_vision.objectives.gather import equal_shares, is_distributed
 
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 
@@ -52,7 +52,8 @@ class Method(pl.LightningModule, ABC):
 
     The base class runs it eagerly, with gradient caching (``chunk_size``), compiled (``compile_mode``) or as
     a CUDA graph (``cuda_graph``). The names of parameters are the same in all cases. Create additional
-    networks of a subclass inside ``with self.seeded(1):``.
+    networks of a subclass inside ``with self.seeded(1):``. Batches have two views of each image; a subclass
+    that makes more of them passes their number to `embed_views`.
 
     The initial weights depend only on the run's seed, and not on the objective or on other random numbers
     drawn before. A module that is passed as an object keeps its weights.
@@ -62,7 +63,8 @@ class Method(pl.LightningModule, ABC):
 
     Args:
         objective: module that maps the embeddings of two views, each (N, ``output_dim``), to the loss: one of
-            ``ssl_vision.objectives``, an `Objective` of your own, or any other module of this form.
+            ``ssl_vision.objectives``, an `Objective` of your own, or any other module of this form. None uses
+            ``InfoNCE``, and ``DualTemperature`` in ``SimCo`` and ``SimMoCo``.
         encoder: class or function without arguments that builds the encoder, or a module: one of
             ``ssl_vision.encoders`` or any module that maps images (N, 3, H, W) to features (N, F). On the
             command line, ``--model.encoder ResNet --model.encoder.depth 50``.
@@ -84,7 +86,7 @@ class Method(pl.LightningModule, ABC):
         compile_loss: compile the loss as a whole (encoder, projection head and objective) instead of the
             encoder. This launches fewer kernels. Losses can differ in their last bits from those of the
             encoder alone, and all similarities of a batch are one matrix. Only the encoder is compiled, with
-            a warning, if the loss cannot be traced or the objective reads the epoch.
+            a warning, if the loss cannot be traced, the objective reads the epoch or several processes train.
         compile_options: settings of Inductor in addition to those of ``compile_mode``, such as
             ``{"coordinate_descent_tuning": True, "combo_kernels": True}``.
         cuda_graph: launch views, forward, loss, backward and update as one CUDA graph, so that the device
@@ -123,6 +125,9 @@ class Method(pl.LightningModule, ABC):
     pairs: ClassVar[tuple[PairSet, ...]] = get_args(PairSet)
     """Supported ``pairs`` of objectives of the InfoNCE family; the first is used unless they set others."""
 
+    default_objective: ClassVar[type[nn.Module]] = InfoNCE
+    """Class of the objective if none is given."""
+
     features: Tensor
 
     def __init__(
@@ -152,8 +157,6 @@ class Method(pl.LightningModule, ABC):
         self.save_hyperparameters(ignore=["encoder", "objective", "optimizer"])
         self.hidden_dim = hidden_dim
         self.output_dim = output_dim
-        self.head_layers = head_layers
-        self.head_batch_norm = head_batch_norm
         self.bn = bn
         self.chunk_size = chunk_size
         self.compile_mode = compile_mode
@@ -167,16 +170,15 @@ class Method(pl.LightningModule, ABC):
         self._compiled_loss: Callable[[Batch], Tensor] | None = None
         self._equal_shares = False
         self._lr: float | Tensor = 0.0
-        self.objective = InfoNCE() if objective is None else objective
-        check_objective(
-            self.objective, method=type(self).__name__, available=self.available_inputs, pairs=self.pairs
-        )
+        self.objective = self.default_objective() if objective is None else objective
+        check_objective(self)
         with self.seeded():
             self.backbone = as_encoder(build(encoder))
             self.head = projection_head(
                 self.backbone.num_features, hidden_dim, output_dim, head_batch_norm, layers=head_layers
             )
-        self._shallow_features = self._measured_shallow() if self._needs_shallow else 0
+        needs_shallow = "shallow" in self._contract.required_inputs
+        self._shallow_features = self._measured_shallow() if needs_shallow else 0
         self._hidden_layers = last_relu(self.head)
         self.to(memory_format=self.backbone.memory_format)
 
@@ -236,7 +238,7 @@ class Method(pl.LightningModule, ABC):
         """
 
         def network(images: Tensor) -> tuple[Tensor, ...]:
-            if self._needs_shallow:
+            if self._shallow_features:
                 features, *shallow = backbone.forward_shallow(self._as_input(images))
             else:
                 features, shallow = self._encode(images, backbone), []
@@ -281,102 +283,6 @@ class Method(pl.LightningModule, ABC):
             torch.manual_seed(fold(self._seed, stream) if stream else self._seed)
             yield
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Run `loss`, or replay its CUDA graph.
-
-        Args:
-            batch: a `Batch`, or ``((first, second), labels)`` from a data loader of your own.
-            batch_idx: position of the batch in the epoch.
-        """
-        batch = Batch.of(batch)
-        if self._graphed is not None:
-            loss = self._graphed(batch)
-            self.after_update()
-            count_step(self)
-            return loss
-        with equal_shares(self._equal_shares):
-            return checked_loss(
-                self.compiled_loss(batch), method=type(self).__name__, objective=type(self.objective).__name__
-            )
-
-    def compiled_loss(self, batch: Batch) -> Tensor:
-        """Compute `loss`, compiled as a whole if ``compile_loss`` is set and it can be traced."""
-        if self._compiled_loss is not None:
-            try:
-                return self._compiled_loss(batch)
-            except torch._dynamo.exc.TorchDynamoException as error:
-                self._compile_encoders(str(error).strip().split("\n")[0])
-        return self.loss(batch)
-
-    def validation_step(
-        self, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> dict[str, dict[str, Tensor]]:
-        """Return the representations of a batch's plain images and, if it has views, of its two views."""
-        batch = Batch.of(batch)
-        out = {"plain": self(batch.images)._asdict()}
-        if batch.views is not None:
-            out["views"] = self(batch.views)._asdict()
-        return out
-
-    def configure_optimizers(self) -> Any:
-        """Return the optimizer and the schedule."""
-        rule = self.optimizer_rule
-        if rule.lr_scaling != "none":
-            rule = rule.scaled(self._images_per_step())
-            rank_zero_info(f"learning rate {rule.lr:g}: {self.optimizer_rule.lr:g} scaled to the batch size")
-        optimizer = rule.optimizer(self, capturable=self.cuda_graph)
-        if rule.schedule == "constant":
-            return optimizer
-        steps = self.trainer.estimated_stepping_batches
-        if steps == math.inf:
-            raise InputError("optimizer.schedule 'cosine' needs an end: set trainer.max_epochs or max_steps")
-        batches = self.trainer.num_training_batches
-        if batches == math.inf and rule.warmup_epochs > 0:
-            raise InputError("optimizer.warmup_epochs needs a data loader of known length")
-        per_epoch = 0 if batches == math.inf else math.ceil(batches / self.trainer.accumulate_grad_batches)
-        scheduler = rule.scheduler(optimizer, steps=int(steps), steps_per_epoch=per_epoch)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
-
-    def setup(self, stage: str) -> None:
-        """Prepare the objective; compile the encoder or the loss."""
-        if stage != "fit":
-            return
-        freeze(self, self.optimizer_rule.freeze)
-        self._prepare_objective()
-        check_gathers(self._contract, name=type(self.objective).__name__)
-        if self._data is not None:
-            check_images(self.backbone, self._data)
-        if self.cuda_graph:
-            GraphedTraining.check(self)
-        if self.compile_mode is None:
-            if self.compile_loss or self.compile_options:
-                raise InputError("model.compile_loss and model.compile_options require model.compile_mode")
-        elif self._needs_shallow:
-            raise InputError("model.compile_mode does not support objectives of the encoder's feature maps")
-        elif self.compile_loss and not self._contract.reads_epoch:
-            self._compiled_loss = torch.compile(self.loss, **self._compilation())
-        else:
-            self._compile_encoders("the objective reads the epoch" if self.compile_loss else "")
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save the objective's non-persistent buffers, such as the memory bank of another library's loss."""
-        buffers = self.objective.named_buffers(prefix="objective")
-        if unsaved := {name: each for name, each in buffers if name not in checkpoint["state_dict"]}:
-            checkpoint["objective_buffers"] = unsaved
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Load non-persistent buffers of the objective, and check that the tensors' shapes are the model's.
-
-        Raises:
-            InputError: a shape differs, such as that of a memory bank if the number of images has changed.
-        """
-        check_shapes(checkpoint["state_dict"], self.state_dict(), method=type(self).__name__)
-        saved = checkpoint.get("objective_buffers", {})
-        for name, buffer in list(self.named_buffers()):
-            if name in saved:
-                path, _, own_name = name.rpartition(".")
-                setattr(self.get_submodule(path), own_name, saved[name].to(buffer.device))
-
     def on_train_start(self) -> None:
         """Prepare the CUDA graph, and the objective of a run that continues within an epoch."""
         self._contract.set_epoch(self.current_epoch)
@@ -398,6 +304,33 @@ class Method(pl.LightningModule, ABC):
         lr = self.trainer.optimizers[0].param_groups[0]["lr"]
         self._lr = lr.clone() if isinstance(lr, Tensor) else lr
 
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """Run `loss`, or replay its CUDA graph.
+
+        Args:
+            batch: a `Batch`, or ``((first, second), labels)`` from a data loader of your own.
+            batch_idx: position of the batch in the epoch.
+        """
+        batch = Batch.of(batch)
+        if self._graphed is not None:
+            loss = self._graphed(batch)
+            self.after_update()
+            count_step(self)
+            return loss
+        with equal_shares(self._equal_shares):
+            loss = self.compiled_loss(batch)
+        check_loss(loss, self)
+        return loss
+
+    def compiled_loss(self, batch: Batch) -> Tensor:
+        """Compute `loss`, compiled as a whole if ``compile_loss`` is set and it can be traced."""
+        if self._compiled_loss is not None:
+            try:
+                return self._compiled_loss(batch)
+            except torch._dynamo.exc.TorchDynamoException as error:
+                self._compile_encoders(str(error).strip().split("\n")[0])
+        return self.loss(batch)
+
     def on_after_backward(self) -> None:
         """Call `after_backward`."""
         with equal_shares(self._equal_shares):
@@ -413,9 +346,90 @@ class Method(pl.LightningModule, ABC):
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.trainer.global_step % every == 0:
             loss = outputs["loss"] * self.trainer.accumulate_grad_batches  # Lightning has divided it
-            # On the host, because Lightning reads it for its progress bar at every following step.
+            # On the host, because Lightning reads the loss for its progress bar at every following step.
             self.log("train/loss", loss.cpu(), batch_size=len(batch[1]), prog_bar=True)
-            self.log("train/lr", torch.as_tensor(self._lr, dtype=torch.float64))
+            self.log("train/lr", torch.as_tensor(self._lr, dtype=torch.float64, device="cpu"))
+
+    def validation_step(
+        self, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> dict[str, dict[str, Tensor]]:
+        """Return the representations of a batch's plain images and, if it has views, of its two views."""
+        batch = Batch.of(batch)
+        out = {"plain": self(batch.images)._asdict()}
+        if batch.views is not None:
+            out["views"] = self(batch.views)._asdict()
+        return out
+
+    def setup(self, stage: str) -> None:
+        """Prepare the objective; compile the encoder or the loss."""
+        if stage != "fit":
+            return
+        freeze(self, self.optimizer_rule.freeze)
+        prepare_objective(self, self._data, shallow=self._shallow_features or None)
+        if self._data is not None:
+            check_images(self.backbone, self._data)
+        if self.cuda_graph:
+            GraphedTraining.check(self)
+        if self.compile_mode is None:
+            if self.compile_loss or self.compile_options:
+                raise InputError("model.compile_loss and model.compile_options require model.compile_mode")
+        elif self._shallow_features:
+            raise InputError("model.compile_mode does not support objectives of the encoder's feature maps")
+        elif self.compile_loss and not self._contract.reads_epoch and not is_distributed():
+            self._compiled_loss = torch.compile(self.loss, **self._compilation())
+        else:
+            reason = "the objective reads the epoch, or there are several processes"
+            self._compile_encoders(reason if self.compile_loss else "")
+
+    def configure_optimizers(self) -> Any:
+        """Return the optimizer and the schedule."""
+        rule = self.optimizer_rule
+        if rule.lr_scaling != "none":
+            rule = rule.scaled(self._images_per_step())
+            rank_zero_info(f"learning rate {rule.lr:g}: {self.optimizer_rule.lr:g} scaled to the batch size")
+        optimizer = rule.optimizer(self, capturable=self.cuda_graph)
+        if rule.schedule == "constant":
+            return optimizer
+        steps = self.steps_of_run("optimizer.schedule")
+        batches = self.trainer.num_training_batches
+        if batches == math.inf and rule.warmup_epochs > 0:
+            raise InputError("optimizer.warmup_epochs needs a data loader of known length")
+        per_epoch = 0 if batches == math.inf else math.ceil(batches / self.trainer.accumulate_grad_batches)
+        scheduler = rule.scheduler(optimizer, steps=steps, steps_per_epoch=per_epoch)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def steps_of_run(self, option: str) -> int:
+        """Return the number of updates of the run, which a cosine schedule needs.
+
+        Args:
+            option: option of the schedule, for the message.
+
+        Raises:
+            InputError: the run has no end.
+        """
+        steps = self.trainer.estimated_stepping_batches
+        if steps == math.inf:
+            raise InputError(f"{option} 'cosine' needs an end: set trainer.max_epochs or max_steps")
+        return int(steps)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Save the objective's non-persistent buffers, such as the memory bank of another library's loss."""
+        buffers = self.objective.named_buffers(prefix="objective")
+        if unsaved := {name: each for name, each in buffers if name not in checkpoint["state_dict"]}:
+            checkpoint["objective_buffers"] = unsaved
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Load non-persistent buffers of the objective, and check that the tensors' shapes are the model's.
+
+        Raises:
+            InputError: a shape differs, such as that of a memory bank if the number of images has changed.
+        """
+        check_shapes(checkpoint["state_dict"], self.state_dict(), method=type(self).__name__)
+        saved = checkpoint.get("objective_buffers", {})
+        for name, buffer in list(self.named_buffers()):
+            if name in saved:
+                path, _, own_name = name.rpartition(".")
+                setattr(self.get_submodule(path), own_name, saved[name].to(buffer.device))
 
     @property
     def _contract(self) -> Objective:
@@ -443,10 +457,6 @@ class Method(pl.LightningModule, ABC):
         if not isinstance(loader, DataLoader) or loader.batch_size is None:
             raise InputError("optimizer.lr_scaling needs a DataLoader with a batch_size")
         return loader.batch_size * batches
-
-    @property
-    def _needs_shallow(self) -> bool:
-        return "shallow" in self._contract.required_inputs
 
     def _encode(self, images: Tensor, backbone: Encoder) -> Tensor:
         compiled = self.training or self.compile_mode is None
@@ -483,23 +493,6 @@ class Method(pl.LightningModule, ABC):
         for module in self.children():
             if isinstance(module, Encoder):
                 module.compile(**self._compilation())
-
-    def _prepare_objective(self) -> None:
-        data = self._data
-        try:
-            self._contract.prepare(
-                images=None if data is None else len(data.split("pretrain")),
-                embeddings=self.output_dim,
-                features=self.backbone.num_features,
-                shallow=self._shallow_features or None,
-            )
-        except ValueError as error:
-            raise InputError(f"model.objective: {error}") from error
-        if "indices" in self._contract.required_inputs:
-            # DistributedDataParallel would broadcast the memory of the images at every step, although it is
-            # equal in all processes.
-            names = [f"objective.{name}" for name, _ in self.objective.named_buffers()]
-            self._ddp_params_and_buffers_to_ignore = names
 
     def _measured_shallow(self) -> int:
         try:

@@ -2,8 +2,6 @@
 
 from typing import Any, Literal
 
-from torch import nn
-
 from ssl_vision.methods.momentum import Schedule
 from ssl_vision.methods.projection import HeadBatchNorm, projection_head
 from ssl_vision.methods.simmoco import SimMoCo
@@ -15,10 +13,10 @@ class MoCoV3(SimMoCo):
 
     Queries pass a second MLP, the predictor. Its hidden layer has ``hidden_dim`` units and the BatchNorm of
     ``head_batch_norm``, which uses the whole batch of one view, whatever ``bn`` and ``chunk_size`` are. The
-    loss lacks the authors' factor 4τ. For vision transformers, set ``head_layers=3``.
+    default objective is `InfoNCE`, without the authors' factor 4τ. For vision transformers, set
+    ``head_layers=3``.
 
     Args:
-        objective: called with queries and keys; `InfoNCE` by default.
         momentum_schedule: as in `MomentumMethod`.
         symmetric: as in `MomentumMethod`.
         head_batch_norm: as in `Method`.
@@ -41,10 +39,11 @@ class MoCoV3(SimMoCo):
         torch.Size([])
     """
 
+    default_objective = InfoNCE
+
     def __init__(
         self,
         *,
-        objective: nn.Module | None = None,
         momentum_schedule: Schedule = "cosine",
         symmetric: bool = True,
         head_batch_norm: HeadBatchNorm = "all",
@@ -52,7 +51,6 @@ class MoCoV3(SimMoCo):
         **options: Any,
     ) -> None:
         super().__init__(
-            objective=InfoNCE() if objective is None else objective,
             momentum_schedule=momentum_schedule,
             symmetric=symmetric,
             head_batch_norm=head_batch_norm,

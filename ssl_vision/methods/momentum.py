@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ssl_vision.data.images import Batch
 from ssl_vision.encoders import floating_dtype
-from ssl_vision.errors import InputError, check, check_choice
+from ssl_vision.errors import check, check_choice
 from ssl_vision.methods.method import Method
 from ssl_vision.objectives import PairSet
 from ssl_vision.objectives.logit_margin import at_least_float32
@@ -135,11 +135,7 @@ class MomentumMethod(Method):
     def configure_optimizers(self) -> Any:
         """Return optimizer and schedule, and compute the number of steps for the schedule of the momentum."""
         if self.momentum_schedule == "cosine":
-            self._steps = self.trainer.estimated_stepping_batches
-            if self._steps == math.inf:
-                raise InputError(
-                    "momentum_schedule 'cosine' needs an end: set trainer.max_epochs or max_steps"
-                )
+            self._steps = self.steps_of_run("momentum_schedule")
         return super().configure_optimizers()
 
     def _momentum_of_step(self) -> float:

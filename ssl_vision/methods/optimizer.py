@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 from lightly.utils.scheduler import CosineWarmupScheduler
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -121,30 +121,17 @@ class OptimizerRule:
                 exclude_bias_and_norm=self.exclude_bias_and_norm,
                 layer_decay=self.layer_decay,
             )
+        rates: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay}
         if self.name in ("adam", "adamw"):
             adam = torch.optim.Adam if self.name == "adam" else torch.optim.AdamW
-            return adam(
-                groups, lr=self.lr, weight_decay=self.weight_decay, fused=fused, capturable=capturable
-            )
+            return adam(groups, **rates, fused=fused, capturable=capturable)
+        rates["momentum"] = self.momentum
         if self.name == "muon":
             from timm.optim.muon import Muon  # takes seconds
 
-            return Muon(
-                groups,
-                lr=self.lr,
-                momentum=self.momentum,
-                weight_decay=self.weight_decay,
-                nesterov=True,
-                adjust_lr_fn="match_rms_adamw",
-            )
+            return Muon(groups, **rates, nesterov=True, adjust_lr_fn="match_rms_adamw")
         if self.name == "sgd":
-            sgd = torch.optim.SGD(
-                groups,
-                lr=self.lr,
-                momentum=self.momentum,
-                weight_decay=self.weight_decay,
-                fused=fused,
-            )
+            sgd = torch.optim.SGD(groups, **rates, fused=fused)
             if fused and self.momentum:  # otherwise, a skipped first step would leave it uninitialised
                 for parameter in parameters:
                     sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
@@ -152,7 +139,7 @@ class OptimizerRule:
         weights = [parameter for parameter in parameters if parameter.ndim > 1]
         plain = [parameter for parameter in parameters if parameter.ndim <= 1]
         groups = [{"params": weights}, {"params": plain, "weight_decay": 0.0, "adapt": False}]
-        return LARS(groups, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        return LARS(groups, **rates)
 
     def scheduler(self, optimizer: Optimizer, *, steps: int, steps_per_epoch: int) -> LRScheduler:
         """Return the cosine schedule over ``steps`` steps, updated once per step.
@@ -169,3 +156,21 @@ class OptimizerRule:
             optimizer, warmup_epochs=self.warmup_epochs * steps_per_epoch, max_epochs=steps
         )
         return scheduler
+
+
+def not_finite(optimizer: Optimizer) -> Tensor:
+    """Return a scalar tensor: 1.0 if any gradient of an optimizer is not finite, otherwise 0.0."""
+    gradients = [
+        parameter.grad
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None
+    ]
+    if not gradients:
+        return torch.zeros(())
+    return (~torch.nn.utils.get_total_norm(gradients, norm_type=math.inf).isfinite()).float()
+
+
+def skips_on_device(optimizer: Optimizer) -> bool:
+    """Return True if the optimizer itself skips updates with ``found_inf`` = 1.0, as fused ones and LARS."""
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))

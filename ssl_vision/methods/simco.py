@@ -2,8 +2,6 @@
 
 from typing import Any, Literal
 
-from torch import nn
-
 from ssl_vision.methods.simclr import SimCLR
 from ssl_vision.objectives import DualTemperature
 
@@ -15,7 +13,6 @@ class SimCo(SimCLR):
     BatchNorm over each view.
 
     Args:
-        objective: `DualTemperature` by default.
         bn: as in `Method`.
         **options: those of `Method`.
 
@@ -24,13 +21,8 @@ class SimCo(SimCLR):
         'cross'
     """
 
+    default_objective = DualTemperature
     pairs = ("cross", "keys")
 
-    def __init__(
-        self,
-        *,
-        objective: nn.Module | None = None,
-        bn: Literal["joint", "per_view"] = "per_view",
-        **options: Any,
-    ) -> None:
-        super().__init__(objective=DualTemperature() if objective is None else objective, bn=bn, **options)
+    def __init__(self, *, bn: Literal["joint", "per_view"] = "per_view", **options: Any) -> None:
+        super().__init__(bn=bn, **options)

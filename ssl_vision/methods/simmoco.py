@@ -1,6 +1,6 @@
 """SimMoCo: MoCo without a queue, and with dual temperature."""
 
-from typing import Any
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -13,14 +13,9 @@ class SimMoCo(MomentumMethod):
     """MoCo without a queue: the negatives are the other keys of the batch (Zhang et al. 2022).
 
     The momentum network remains. Objectives that are not of the InfoNCE family are called with queries and
-    keys as their two views.
+    keys as their two views. The default is `DualTemperature`, as in the paper.
 
-    Args:
-        objective: called with queries and keys; `DualTemperature` by default, as in the paper.
-        **options: those of `MomentumMethod` and `Method`.
-
-    Raises:
-        InputError: as `MomentumMethod`.
+    For arguments and errors see `MomentumMethod` and `Method`.
 
     Example:
         >>> import torch
@@ -32,8 +27,7 @@ class SimMoCo(MomentumMethod):
         torch.Size([])
     """
 
-    def __init__(self, *, objective: nn.Module | None = None, **options: Any) -> None:
-        super().__init__(objective=DualTemperature() if objective is None else objective, **options)
+    default_objective: ClassVar[type[nn.Module]] = DualTemperature
 
     def loss_of_direction(self, batch: Batch, queries: Tensor, keys: Tensor) -> Tensor:
         """Compute the objective of queries and keys."""

@@ -68,6 +68,7 @@ class Contrastive(Objective):
     """
 
     reads_epoch = False
+    has_margin_loss = True
     supported_pairs: ClassVar[tuple[PairSet, ...]] = get_args(PairSet)
     default_margin_loss: ClassVar[type[MarginLoss]] = Softmax
 

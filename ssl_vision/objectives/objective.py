@@ -31,6 +31,7 @@ class Objective(nn.Module):
             each process computes the loss of its own batch, and training on several processes warns.
         reads_epoch: True if `set_epoch` changes Python values that the loss reads, so that a step recorded as
             a CUDA graph must be recorded again in each epoch. Tensors that it changes in place do not count.
+        has_margin_loss: True if the submodule ``margin_loss`` maps the `Anchors` of a batch to their losses.
 
     Example:
         >>> class Attraction(Objective):
@@ -46,6 +47,7 @@ class Objective(nn.Module):
     required_inputs: tuple[str, ...] = ()
     gather: bool = False
     reads_epoch: bool = True
+    has_margin_loss: bool = False
 
     @property
     def embedding_objective(self) -> "Objective":

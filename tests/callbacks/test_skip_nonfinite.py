@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from ssl_vision.callbacks import SkipNonFiniteSteps
 from ssl_vision.main import main
 from ssl_vision.methods import OptimizerRule, SimCLR
-from ssl_vision.methods.finite_gradients import not_finite
+from ssl_vision.methods.optimizer import not_finite
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.folder import RunFolder
 

@@ -9,7 +9,7 @@ import torch
 from settings import UNVALIDATED
 from torch import nn
 
-from ssl_vision.callbacks.weights import BINS, WeightHistogram, names, shares
+from ssl_vision.callbacks.objective_statistics import BINS, WeightHistogram, names, shares
 from ssl_vision.main import main
 from ssl_vision.objectives import MACL
 

@@ -19,6 +19,7 @@ import pytorch_lightning as pl
 import torch
 import torch._inductor.config
 import yaml
+from pytorch_lightning.loggers import CSVLogger
 from settings import CONFIGS, resnet
 from torch import nn
 
@@ -94,10 +95,11 @@ def train(
     precision: str = "bf16-mixed",
     deterministic: bool = False,
     benchmark: bool = False,
+    logged: bool = False,
     views: dict[str, Any] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Train a few steps; return the counts of one that the trainer does not log."""
+    """Train a few steps; return the counts of one, which the trainer does not log unless ``logged``."""
     warm = 6 if options.get("cuda_graph") else 3
     model = getattr(ssl_vision.methods, method)(
         encoder=resnet(width=4),
@@ -110,9 +112,9 @@ def train(
     skips.skipped = 1  # so that the number is logged
     with tempfile.TemporaryDirectory() as folder:
         trainer = pl.Trainer(
-            max_epochs=1, limit_train_batches=warm + 2, limit_val_batches=0, log_every_n_steps=warm,
+            max_epochs=1, limit_train_batches=warm + 2, limit_val_batches=0, log_every_n_steps=warm + logged,
             accelerator="gpu", devices=1, precision=precision, deterministic=deterministic,
-            benchmark=benchmark, logger=False,
+            benchmark=benchmark, logger=CSVLogger(folder) if logged else False,
             enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
             default_root_dir=folder,
             callbacks=[counter, ObjectiveStatistics(), WeightHistogram(weight_log), skips],
@@ -183,17 +185,24 @@ GRAPHS: dict[str, dict[str, Any]] = {
         "views": {},
         "compile_mode": "default",
         "compile_loss": True,
-        "compile_options": {"combo_kernels": True, "coordinate_descent_tuning": True},
+        "compile_options": {
+            "combo_kernels": True,
+            "coordinate_descent_tuning": True,
+            "max_autotune_pointwise": True,
+        },
         "benchmark": True,
     },
 }
+
+
+LOGGED = {"graph, logged step": {"cuda_graph": True, "logged": True}}
 
 
 def run(case: str) -> dict[str, Any]:
     """Return the counts of a case."""
     if case == NO_COMPILER:
         return without_compiler()
-    options = dict((CASES | OTHERS | COMPILED | GRAPHS)[case])
+    options = dict((CASES | OTHERS | COMPILED | GRAPHS | LOGGED)[case])
     if "objective" in options:
         options["objective"] = objective(options["objective"])
     if "negatives" in options:
@@ -234,6 +243,14 @@ def test_step_neither_waits_nor_exceeds_recorded_launches(case, result, launches
     assert whole["pageable"] == 0
     assert whole["refused"] == 0
     assert launches(case, whole["launch"])
+
+
+@pytest.mark.parametrize("case", LOGGED)
+def test_logged_step_waits_once_for_each_part(case, result):
+    whole = result["whole"]
+    # loss, learning rate, statistics, histogram of weights, counts of non-finite steps
+    assert whole["wait"] <= 5, result["places"]
+    assert whole["upload"] <= 8
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.long) for case in GRAPHS])

@@ -1,7 +1,5 @@
 """Tests of LARS against lightly's, a float64 loop and torch's SGD, and of skipped and scaled steps."""
 
-import copy
-
 import pytest
 import torch
 from lightly.utils.lars import LARS as LightlyLARS
@@ -156,21 +154,3 @@ def test_step_does_not_wait_for_device():
             optimizer.step()
     with pytest.raises(AssertionError), ForbidWaits():
         float(params[0].detach().sum())
-
-
-def test_lightly_optimizer_state_loads():
-    first, second = parameters(), parameters()
-    options = {"lr": 0.3, "momentum": 0.9, "weight_decay": 0.1}
-    lightly_optimizer = LightlyLARS(groups(first), **options)
-    take_steps(first, lightly_optimizer, 3)
-    optimizer = make_lars(second, weight_decay=0.1)
-    optimizer.load_state_dict(copy.deepcopy(lightly_optimizer.state_dict()))
-    for parameter, value in zip(second, first, strict=True):
-        parameter.data.copy_(value.detach())
-    assert [group["adapt"] for group in optimizer.param_groups] == [True, False]
-    actual = take_steps(second, optimizer, start=3)
-    torch.testing.assert_close(actual, take_steps(first, lightly_optimizer, start=3), rtol=1e-6, atol=1e-6)
-    reloaded = make_lars(second, weight_decay=0.1)
-    reloaded.load_state_dict(optimizer.state_dict())
-    assert set(reloaded.state_dict()["state"][0]) == {"momentum_buffer"}
-    torch.testing.assert_close(reloaded.state_dict(), optimizer.state_dict())

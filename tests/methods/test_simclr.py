@@ -324,10 +324,17 @@ class EpochMSE(Objective):
 
 
 @pytest.mark.parametrize(
-    ("objective", "reason"),
-    [(UnifiedGradient, "Unsupported method call"), (EpochMSE, "the objective reads the epoch")],
+    ("objective", "processes", "reason"),
+    [
+        (UnifiedGradient, 1, "Unsupported method call"),
+        (EpochMSE, 1, "the objective reads the epoch"),
+        (InfoNCE, 2, ".* or there are several processes"),
+    ],
 )
-def test_loss_that_cannot_be_compiled_leaves_compiled_encoder(objective, reason, compile_backend):
+def test_loss_that_cannot_be_compiled_leaves_compiled_encoder(
+    objective, processes, reason, compile_backend, monkeypatch
+):
+    monkeypatch.setattr("ssl_vision.methods.method.is_distributed", lambda: processes > 1)
     compile_backend("aot_eager")
     expected, _ = gradients(objective())
     with pytest.warns(UserWarning, match=f"model.compile_loss compiles only the encoder: {reason}") as warned:

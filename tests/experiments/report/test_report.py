@@ -16,7 +16,7 @@ from pages import Page
 from PIL import Image
 from settings import TINY
 
-from ssl_vision.callbacks.weights import names, shares
+from ssl_vision.callbacks.objective_statistics import names, shares
 from ssl_vision.data import Digits
 from ssl_vision.data.loading.loader import Order
 from ssl_vision.descriptions import description_of

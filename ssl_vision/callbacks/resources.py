@@ -1,5 +1,7 @@
-"""Duration of training and validation in each epoch."""
+"""Time and memory of a run."""
 
+import resource
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +10,10 @@ import pytorch_lightning as pl
 import torch
 
 from ssl_vision.lightning_private import batches_of_epoch
+
+_MB = 2**20
+_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Bytes in the unit of ``ru_maxrss``."""
 
 
 class Times(pl.Callback):
@@ -79,3 +85,24 @@ class Times(pl.Callback):
 
     def _start(self, trainer: pl.Trainer) -> None:
         self._epoch, self._validated, self._batches = self._now(trainer), 0.0, 0
+
+
+class Memory(pl.Callback):
+    """Logs ``memory/process_mb`` and, on a CUDA device, ``memory/device_mb`` at the end of every epoch.
+
+    They are the peaks so far of the resident memory and of the device memory of tensors, in MiB, of the first
+    process.
+
+    Example:
+        >>> import pytorch_lightning as pl
+        >>> callback = Memory()
+        >>> trainer = pl.Trainer(callbacks=[callback], logger=False, enable_checkpointing=False)
+    """
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log the peaks."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT
+        pl_module.log("memory/process_mb", peak / _MB)
+        device = trainer.strategy.root_device
+        if device.type == "cuda":
+            pl_module.log("memory/device_mb", torch.cuda.max_memory_allocated(device) / _MB)
