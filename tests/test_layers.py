@@ -161,7 +161,7 @@ CAPS = {
     "": (850, 15),
     "callbacks": (682, 12),
     "cli": (1659, 19),
-    "data": (3099, 28),
+    "data": (3082, 28),
     "encoders": (303, 4),
     "evaluation": (2163, 15),
     "experiments": (0, 1),
