@@ -162,7 +162,7 @@ CAPS = {
     "": (830, 13),
     "callbacks": (659, 8),
     "cli": (1662, 16),
-    "data": (3099, 28),
+    "data": (3082, 28),
     "encoders": (297, 4),
     "evaluation": (2092, 15),
     "experiments": (0, 1),

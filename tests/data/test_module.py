@@ -54,15 +54,19 @@ class Recorder(pl.LightningModule):
         return torch.optim.SGD([self.weight], lr=0.1)
 
 
+def fit(module, data, folder, epochs=2, **options):
+    """Train a module, and return the batches that it received."""
+    names = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    options |= dict.fromkeys(names, False)
+    trainer = pl.Trainer(accelerator="cpu", max_epochs=epochs, default_root_dir=folder, **options)
+    trainer.fit(module, datamodule=data)
+    return module.recorded
+
+
 @pytest.fixture
 def fitted(tmp_path):
-    data, model = Toy(), Recorder()
-    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = pl.Trainer(
-        accelerator="cpu", max_epochs=2, default_root_dir=tmp_path, enable_model_summary=False, **options
-    )
-    trainer.fit(model, datamodule=data)
-    return data, model.recorded
+    data = Toy()
+    return data, fit(Recorder(), data, tmp_path)
 
 
 def rows(loader):
@@ -86,15 +90,11 @@ def test_training_batches_have_views_of_pretraining_images(fitted):
 
 
 def test_progressive_resizing_applies_only_to_early_training_epochs(tmp_path):
-    data, module = Toy(progressive_resizing={1: 8}), Recorder()
-    pl.Trainer(
-        accelerator="cpu", max_epochs=2, default_root_dir=tmp_path, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    ).fit(module, datamodule=data)  # fmt: skip
-    for epoch, batch in module.recorded["train"]:
+    recorded = fit(Recorder(), Toy(progressive_resizing={1: 8}), tmp_path)
+    for epoch, batch in recorded["train"]:
         views = dataclasses.replace(VIEWS, size=8) if epoch == 0 else VIEWS
         assert torch.equal(batch.views, views(batch.images, batch.indices, seed=3, epoch=epoch))
-    assert {batch.images.shape[-1] for _, batch in module.recorded["queries"]} == {VIEWS.size}
+    assert {batch.images.shape[-1] for _, batch in recorded["queries"]} == {VIEWS.size}
 
 
 @pytest.mark.parametrize("sizes", [{0: 8}, {3: 0}, {3: 5000}])
@@ -114,11 +114,7 @@ def test_views_are_deferred_to_method_until_next_setup(tmp_path):
 
     data = Toy()
     for module, epochs in ((Deferring(), 2), (Recorder(), 1)):
-        pl.Trainer(
-            accelerator="cpu", max_epochs=epochs, limit_val_batches=0, default_root_dir=tmp_path,
-            logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        ).fit(module, datamodule=data)  # fmt: skip
-        recorded = module.recorded["train"]
+        recorded = fit(module, data, tmp_path, epochs, limit_val_batches=0)["train"]
         assert len(recorded) == 3 * epochs
         for epoch, batch in recorded:
             expected = VIEWS(batch.images, batch.indices, seed=3, epoch=epoch)

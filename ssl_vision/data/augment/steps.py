@@ -7,20 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ssl_vision.data.augment.operations import (
-    HUE,
-    Planes,
-    Taps,
-    choose,
-    gaussian,
-    gray,
-    jitter,
-    recipes,
-    rotate,
-    separable,
-    solarize,
-    triangle,
-)
+from ssl_vision.data.augment import operations
+from ssl_vision.data.augment.operations import HUE, Planes, Taps
 from ssl_vision.data.augment.view_parameters import ViewOptions, ViewParameters
 
 _CACHED = 2**18
@@ -83,17 +71,17 @@ def plan_steps(
     if views.jitter > 0 and max(views.brightness, views.contrast, views.saturation, views.hue) > 0:
         unchanged = (torch.arange(4, device=p.factors.device) < 3).float()
         factors = torch.where(p.jitter.unsqueeze(1), p.factors, unchanged)
-        blends = recipes(p.order, factors, hue=views.hue > 0)
+        blends = operations.recipes(p.order, factors, hue=views.hue > 0)
         turn = factors[:, HUE].contiguous() if views.hue > 0 else None
     return AugmentationSteps(
         angle=p.angle if views.degrees > 0 else None,
-        rows=triangle(p.top, p.height, torch.zeros_like(p.flip), source=height, size=size),
-        columns=triangle(p.left, p.width, p.flip, source=width, size=size),
+        rows=operations.triangle(p.top, p.height, torch.zeros_like(p.flip), source=height, size=size),
+        columns=operations.triangle(p.left, p.width, p.flip, source=width, size=size),
         blends=blends,
         turn=turn,
         grayscale=mask(p.grayscale, views.grayscale),
         blur=mask(p.blur, views.blur),
-        blurring=gaussian(p.sigma, kernel=views.kernel, size=size) if views.blur > 0 else None,
+        blurring=operations.gaussian(p.sigma, kernel=views.kernel, size=size) if views.blur > 0 else None,
         solarize=mask(p.solarize, views.solarize),
     )
 
@@ -166,21 +154,22 @@ def cropped(images: Tensor, steps: AugmentationSteps) -> Tensor:
     """Rotate, crop and flip: (M, C, H, W) uint8 to (N, C, size, size) float32 in [0, 1]."""
     pixels = images.transpose(2, 3).contiguous().float().div_(255.0).transpose(2, 3)
     if steps.angle is not None:
-        pixels = rotate(pixels.repeat_interleave(len(steps.angle) // len(images), dim=0), steps.angle)
-    return separable(pixels, steps.rows, steps.columns)
+        views_of_image = len(steps.angle) // len(images)
+        pixels = operations.rotate(pixels.repeat_interleave(views_of_image, dim=0), steps.angle)
+    return operations.separable(pixels, steps.rows, steps.columns)
 
 
 def coloured(views: ViewOptions, planes: Planes, steps: AugmentationSteps) -> Planes:
     """Apply colour jitter, grayscale, blur and solarization; may modify the planes in place."""
     if steps.blends is not None:
-        planes = jitter(planes, steps.blends, steps.turn)
+        planes = operations.jitter(planes, steps.blends, steps.turn)
     if steps.grayscale is not None:
-        luma = gray(planes)
-        planes = tuple(choose(steps.grayscale, luma, plane) for plane in planes)
+        luma = operations.gray(planes)
+        planes = tuple(operations.choose(steps.grayscale, luma, plane) for plane in planes)
     if steps.blur is not None and steps.blurring is not None:
-        blurred = separable(torch.stack(planes, dim=1), steps.blurring, steps.blurring).unbind(1)
-        planes = tuple(choose(steps.blur, *pair) for pair in zip(blurred, planes, strict=True))
+        blurred = operations.separable(torch.stack(planes, dim=1), steps.blurring, steps.blurring).unbind(1)
+        planes = tuple(operations.choose(steps.blur, *pair) for pair in zip(blurred, planes, strict=True))
     if steps.solarize is not None:
-        inverted = solarize(planes, views.threshold)
-        planes = tuple(choose(steps.solarize, *pair) for pair in zip(inverted, planes, strict=True))
+        inverted = zip(operations.solarize(planes, views.threshold), planes, strict=True)
+        planes = tuple(operations.choose(steps.solarize, *pair) for pair in inverted)
     return planes

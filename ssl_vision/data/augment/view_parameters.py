@@ -96,8 +96,6 @@ class ViewOptions:
                 "(see views.mean), because colour is defined for RGB only"
             )
         check_choice("views.compile", self.compile, (True, False, "auto"))
-        if self.blur > 0 and self.size < 2:
-            raise InputError("views.blur must be 0 where views.size is 1")
 
     @property
     def channels(self) -> int:

@@ -98,10 +98,7 @@ class CIFAR100(_CIFAR):
         """
         test = self.split("test")  # also checks the file that is read here
         path = self.folder_of("test") / "test"
-        try:
-            coarse = pickle.loads(path.read_bytes(), encoding="latin1")["coarse_labels"]
-        except OSError as error:
-            raise missing_data(self._title, path, folder=path.parent.name) from error
+        coarse = pickle.loads(path.read_bytes(), encoding="latin1")["coarse_labels"]
         return torch.zeros(len(test.classes), dtype=torch.int64).scatter_(
             0, test.labels, torch.tensor(coarse)
         )

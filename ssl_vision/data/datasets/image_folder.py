@@ -13,7 +13,7 @@ from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision.data.datasets.decoded import DecodedData, Undecoded
 from ssl_vision.data.images import Images
-from ssl_vision.data.loading.decoding import squares
+from ssl_vision.data.loading.decoding import read_content, squares
 from ssl_vision.data.loading.file_listing import Listing, count_images, list_images
 from ssl_vision.data.loading.fingerprint import (
     FileRecord,
@@ -224,9 +224,8 @@ class ImageFolder(DecodedData):
         return Fingerprint(digest_of_files(files), files)
 
     def _content(self, path: str) -> str:
-        file = self.root / path
         try:
-            return digest_of_content(file.read_bytes()) if file.is_file() else ""
+            return digest_of_content(read_content(self.root / path))
         except OSError:
             return ""
 

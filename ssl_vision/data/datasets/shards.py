@@ -251,23 +251,22 @@ def index_tars(paths: Sequence[Path], *, place: Path, label_key: str) -> TarInde
     file = place / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.index"
     arrays = load_arrays(file, ("shards", "names", "offsets", "sizes", "labels", "classes", "states"))
     if arrays is None or not np.array_equal(arrays["states"], states):
-        arrays = _arrays(paths, label_key) | {"states": states}
+        arrays = _index_arrays(paths, label_key) | {"states": states}
         store_arrays(file, arrays)
     packed = {name: Names(arrays.pop(name)) for name in ("names", "classes")}
     return TarIndex(tuple(paths), names=packed["names"], classes=tuple(packed["classes"]), **arrays)
 
 
-def _arrays(paths: Sequence[Path], label_key: str) -> Arrays:
-    columns = {name: array("q") for name in ("shards", "offsets", "sizes", "labels")}
-    packed, positions, left_out = bytearray(), dict[str, int](), list[str]()
+def _index_arrays(paths: Sequence[Path], label_key: str) -> Arrays:
+    """Index tar files; the arrays are the fields of `TarIndex`."""
+    rows, packed, positions, left_out = array("q"), bytearray(), dict[str, int](), list[str]()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         indexed = pool.map(lambda path: _samples(path, label_key, left_out), paths)
         for shard, samples in enumerate(tracked(indexed, "indexing", total=len(paths), unit="shards")):
             for name, offset, size, label in samples:
                 packed += os.fsencode(name) + b"\0"
                 position = positions.setdefault(label, len(positions)) if label else -1
-                for column, number in zip(columns.values(), (shard, offset, size, position), strict=True):
-                    column.append(number)
+                rows.extend((shard, offset, size, position))
     if not packed:
         raise InputError(f"no images in {paths[0]} and {len(paths) - 1} more tar files")
     if left_out:
@@ -276,17 +275,19 @@ def _arrays(paths: Sequence[Path], label_key: str) -> Arrays:
             f"dot in its file name, of these types: {' '.join(sorted(EXTENSIONS))}",
             stacklevel=4,
         )
+    shards, offsets, sizes, labels = np.frombuffer(rows, dtype=np.int64).reshape(-1, 4).T.copy()
     numbers = {label: int(label) for label in positions if label.isdecimal() and len(label) <= _DIGITS}
     largest = max(numbers.values(), default=-1)
-    if len(numbers) == len(positions) and largest < len(columns["labels"]):
+    if len(numbers) == len(positions) and largest < len(labels):
         classes = list(map(str, range(largest + 1)))
     else:
         classes = sorted(positions)
         numbers = {label: number for number, label in enumerate(classes)}
     order = np.array([*(numbers[label] for label in positions), -1])
-    arrays: Arrays = {name: np.frombuffer(column, dtype=np.int64) for name, column in columns.items()}
-    names = {"names": np.frombuffer(packed, dtype=np.uint8), "classes": Names.of(classes).packed}
-    return arrays | {"labels": order[arrays["labels"]]} | names
+    return {
+        "shards": shards, "offsets": offsets, "sizes": sizes, "labels": order[labels],
+        "names": np.frombuffer(packed, dtype=np.uint8), "classes": Names.of(classes).packed,
+    }  # fmt: skip
 
 
 def _samples(path: Path, label_key: str, left_out: list[str]) -> list[_Sample]:
