@@ -163,7 +163,7 @@ CAPS = {
     "cli": (1659, 19),
     "data": (3184, 32),
     "encoders": (303, 4),
-    "evaluation": (2093, 15),
+    "evaluation": (1975, 15),
     "experiments": (0, 1),
     "experiments/compare": (1150, 9),
     "experiments/report": (3037, 25),
