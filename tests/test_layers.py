@@ -164,7 +164,7 @@ CAPS = {
     "cli": (1662, 16),
     "data": (3082, 28),
     "encoders": (297, 4),
-    "evaluation": (2092, 15),
+    "evaluation": (1974, 15),
     "experiments": (0, 1),
     "experiments/compare": (1033, 8),
     "experiments/report": (3031, 25),

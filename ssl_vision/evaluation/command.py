@@ -209,6 +209,29 @@ def _set_views(options: Any, explicit: dict[str, Any], encoder: Timm) -> None:
         options.image_size = explicit["image_size"]
 
 
+def _options(
+    k: int | None = None,
+    temperature: float | None = None,
+    baselines: bool = True,
+    cache: bool = True,
+    report: bool = True,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    output: str | None = None,
+) -> None:
+    """Declare options of the command.
+
+    Args:
+        k: Number of neighbours in protocol macl. Default: metrics.k of the run if its own data are evaluated
+            without --protocol, otherwise that of the data set (200, 20 for the digits).
+        temperature: Temperature T of the kNN vote. Default: metrics.temperature, as for k.
+        baselines: Evaluate the untrained network and raw pixels, too.
+        cache: Cache features in the run directory.
+        report: Write report.html.
+        device: Device of the networks.
+        output: JSON file for the rows. Default: they are added to evaluation.json in the run directory.
+    """
+
+
 def evaluation_parser(data: dict[str, Any] | None = None) -> ArgumentParser:
     """Return the parser of the command.
 
@@ -238,34 +261,10 @@ def evaluation_parser(data: dict[str, Any] | None = None) -> ArgumentParser:
         help=f"One of {', '.join(shipped())}, the path of your own .yaml file, or all; may be repeated. "
         f"Default: {DEFAULT_PROTOCOL}.",
     )
-    parser.add_argument(
-        "--k",
-        type=int | None,
-        default=None,
-        help=f"Number of neighbours in protocol {DEFAULT_PROTOCOL}. Default: metrics.k of the run if its own "
-        "data are evaluated without --protocol, otherwise that of the data set (200, 20 for the digits).",
-    )
-    parser.add_argument(
-        "--temperature",
-        type=float | None,
-        default=None,
-        help="Temperature T of the kNN vote. Default: metrics.temperature, as for k.",
-    )
+    parser.add_function_arguments(_options, as_group=False)
     parser.add_class_arguments(
         ProbeRule, "probe", help=f"Options of the linear probe of protocol {DEFAULT_PROTOCOL}."
     )
-    parser.add_argument(
-        "--baselines", type=bool, default=True, help="Evaluate the untrained network and raw pixels, too."
-    )
-    parser.add_argument("--cache", type=bool, default=True, help="Cache features in the run directory.")
-    parser.add_argument("--report", type=bool, default=True, help="Write report.html.")
-    parser.add_argument(
-        "--device", type=Literal["auto", "cpu", "cuda"], default="auto", help="Device of the networks."
-    )
-    parser.add_argument(
-        "--output", type=str | None, default=None,
-        help="JSON file for the rows. Default: they are added to evaluation.json in the run directory.",
-    )  # fmt: skip
     add_allow_class(parser)
     parser.add_subclass_arguments(
         pl.LightningDataModule,

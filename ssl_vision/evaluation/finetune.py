@@ -4,33 +4,31 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
 
 from ssl_vision.data import Images, Views
 from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.encoders import Encoder, device_of
-from ssl_vision.errors import check, check_choice
-from ssl_vision.evaluation.features import crop_and_flip, images_at_once
+from ssl_vision.evaluation.features import crop_and_flip, embed
 from ssl_vision.evaluation.measurement import (
     MOST_EPOCHS,
-    Measurement,
+    Classifier,
     Source,
     Value,
-    about_training,
-    labels_text,
-    measurement,
+    ranged,
 )
 from ssl_vision.evaluation.probe import Augmentation, Schedule, scale_at
-from ssl_vision.evaluation.splits import SHARES, Labels, Splits
+from ssl_vision.evaluation.splits import Splits
 from ssl_vision.progress import Progress
 
 
-@measurement("finetune")
 @dataclass(frozen=True)
-class FineTune(Measurement):
+class FineTune(Classifier):
     """The backbone and a linear layer, trained end to end with Nesterov momentum on softmax cross-entropy.
 
     The defaults are those of SimCLR for few labels (Chen et al. 2020, B.5): 0.05 × batch size / 256, momentum
@@ -44,42 +42,25 @@ class FineTune(Measurement):
     metric_name = "finetune_top1"
     title = "fine-tuned"
     long_title = "fine-tuned top-1"
-    unit = "%"
-    higher_is_better = True
     sections = ("table",)
-    needs = ("labels",)
     note = "This is the share of images that the network classifies correctly after end-to-end training."
     order = 60
 
     required_layer = "backbone"
 
-    epochs: int = 30
-    lr: float = 0.05
+    epochs: int = ranged(30, at_least=1, at_most=MOST_EPOCHS)
+    lr: float = ranged(0.05, above=0)
     """Learning rate of the whole network, which is not scaled with the batch size."""
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    batch_size: int = 256
+    momentum: float = ranged(0.9, above=0, below=1)
+    weight_decay: float = ranged(0.0, at_least=0)
+    batch_size: int = ranged(256, at_least=2, at_most=LARGEST_BATCH)
     schedule: Schedule = "cosine"
     augmentation: Augmentation = "crop"
     """Augmentation: the views of the run, only their crop and flip, or none."""
-    labels: Labels = "all"
-
-    def __post_init__(self) -> None:
-        check("epochs", self.epochs, at_least=1, at_most=MOST_EPOCHS)
-        check("lr", self.lr, above=0)
-        check("momentum", self.momentum, above=0, below=1)
-        check("weight_decay", self.weight_decay, at_least=0)
-        check("batch_size", self.batch_size, at_least=2, at_most=LARGEST_BATCH)
-        check_choice("schedule", self.schedule, ("constant", "cosine"))
-        check_choice("augmentation", self.augmentation, ("none", "crop", "pretraining"))
-        check_choice("labels", self.labels, ("all", *SHARES))
 
     def __str__(self) -> str:
         views = {"none": "plain images", "crop": "crops", "pretraining": "the run's views"}[self.augmentation]
-        return (
-            f"fine-tuned: {self.epochs} epochs of Nesterov's SGD {self.lr:g}, {self.schedule}, on {views}"
-            f"{labels_text(self.labels)}"
-        )
+        return f"fine-tuned: {self.epochs} epochs of Nesterov's SGD {self.lr:g}, {self.schedule}, on {views}"
 
     def measure(self, source: Source, splits: Splits, seed: int) -> Iterator[Value]:
         """Top-1 accuracy of a trained copy of the network."""
@@ -89,9 +70,8 @@ class FineTune(Measurement):
             source.network.encoder, splits.labelled_train(self.labels), splits.images["test"], splits.views,
             rule=self, seed=seed,
         )  # fmt: skip
-        about = about_training(self, labels=self.labels) | {"augmentation": self.augmentation}
-        about |= {"lr": self.lr, "weight_decay": self.weight_decay}
-        yield Value(self.metric_name, top1, about)
+        rates = {"lr": self.lr, "weight_decay": self.weight_decay}
+        yield self.accuracy(top1, augmentation=self.augmentation, **rates)
 
 
 def finetuned_top1(
@@ -136,61 +116,35 @@ def finetuned_top1(
         nesterov=True,
     )
     per_epoch = math.ceil(len(labelled) / rule.batch_size)
-    steps, step = rule.epochs * per_epoch, 0
+    schedule = LambdaLR(optimizer, partial(scale_at, rule.schedule, steps=rule.epochs * per_epoch))
+    augmentations = crop_and_flip(views) if rule.augmentation == "crop" else views
     generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device sees one order
-    with Progress("fine-tune", steps, unit="steps") as job:
+    with Progress("fine-tune", rule.epochs * per_epoch, unit="steps") as job:
         for epoch in range(rule.epochs):
             order = labelled[torch.randperm(len(labelled), generator=generator)]
             for rows in order.tensor_split(per_epoch):
-                images = _first_views(train, rows, views, rule.augmentation, device, seed, epoch)
+                images = train.at(rows).to(device)
+                if rule.augmentation == "none":
+                    images = views.plain(images)
+                else:
+                    images = _first_views(images, rows.to(device), augmentations, seed=seed, epoch=epoch)
                 images = images.to(memory_format=encoder.memory_format)
                 with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                     scores = network(images)
                 loss = F.cross_entropy(scores.float(), train.labels[rows].to(device))
-                for group in optimizer.param_groups:
-                    group["lr"] = rule.lr * scale_at(rule.schedule, step, steps)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                step += 1
+                schedule.step()
                 job.advance()
             if not all(parameter.isfinite().all() for parameter in network.parameters()):
                 raise ValueError(f"lr: fine-tuning diverged at {rule.lr}; lower it")
-    return _top1(network.eval(), test, queries, views, device, encoder.memory_format)
+    scores = embed(network, test.select(queries), views, title="embed test, fine-tuned")["backbone"]
+    return (scores.argmax(dim=1).cpu() == test.labels[queries]).double().mean().item()
 
 
-def _first_views(
-    data: Images,
-    rows: Tensor,
-    views: Views,
-    augmentation: Augmentation,
-    device: torch.device,
-    seed: int,
-    epoch: int,
-) -> Tensor:
+def _first_views(images: Tensor, indices: Tensor, views: Views, *, seed: int, epoch: int) -> Tensor:
     """Generate the first view of each image, float32 of shape (N, 3, size, size)."""
-    images = data.at(rows).to(device)
-    if augmentation == "none":
-        return views.plain(images)
     height, width = images.shape[-2:]
-    augmentations = views if augmentation == "pretraining" else crop_and_flip(views)
-    drawn = augmentations.parameters(
-        rows.to(device), seed=seed, epoch=epoch, height=height, width=width, views=(0,)
-    )
-    return augmentations.render(images, drawn, memory_format=torch.channels_last)
-
-
-@torch.inference_mode()
-def _top1(
-    network: nn.Module,
-    test: Images,
-    queries: Tensor,
-    views: Views,
-    device: torch.device,
-    memory_format: torch.memory_format,
-) -> float:
-    right = 0
-    for rows in queries.split(images_at_once(network, views)):
-        images = views.plain(test.at(rows).to(device)).to(memory_format=memory_format)
-        right += int((network(images).argmax(dim=1) == test.labels[rows].to(device)).sum())
-    return right / len(queries)
+    drawn = views.parameters(indices, seed=seed, epoch=epoch, height=height, width=width, views=(0,))
+    return views.render(images, drawn, memory_format=torch.channels_last)

@@ -7,14 +7,12 @@ from typing import Any, Literal, Self
 
 from torch import Tensor
 
-from ssl_vision.errors import check, check_choice
-from ssl_vision.evaluation.measurement import Measurement, Source, Value, measurement
+from ssl_vision.evaluation.measurement import Measurement, Source, Value, ranged
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.metrics.knn_table import KNNScore, knn_table
 from ssl_vision.progress import Progress
 
 
-@measurement("knn")
 @dataclass(frozen=True)
 class KNN(Measurement):
     """Vote of the nearest neighbours in the labelled train split.
@@ -23,19 +21,13 @@ class KNN(Measurement):
         ValueError: A value is out of range.
     """
 
-    k: int = 200
+    k: int = ranged(200, at_least=1)
     """Number of neighbours; in a protocol file, the default is that of the data set (``knn_k``)."""
     distance: Literal["cosine", "euclidean"] = "cosine"
     vote: Literal["weighted", "majority"] = "weighted"
     """``weighted`` gives a neighbour the weight exp(s/T), s the cosine or −distance; ``majority`` gives 1."""
-    temperature: float = 0.1
+    temperature: float = ranged(0.1, above=0)
     """Temperature T of the weighted vote."""
-
-    def __post_init__(self) -> None:
-        check("k", self.k, at_least=1)
-        check_choice("distance", self.distance, ("cosine", "euclidean"))
-        check_choice("vote", self.vote, ("weighted", "majority"))
-        check("temperature", self.temperature, above=0)
 
     def __str__(self) -> str:
         votes = f"T = {self.temperature:g}" if self.vote == "weighted" else "majority vote"
@@ -66,17 +58,11 @@ class KNN(Measurement):
         def values(each: KNN) -> Iterator[Value]:
             if not scores:
                 scores.update(_scores(measurements, source, splits))
-            yield each.value("knn_top1", scores[each])
+            score = scores[each]
+            about = {"k": score.k, "temperature": score.temperature, "distance": each.distance}
+            yield Value("knn_top1", score.top1, {"bank": "train", "vote": each.vote} | about)
 
         return map(values, measurements)
-
-    def value(self, metric: str, score: KNNScore) -> Value:
-        """A score as a value of a metric."""
-        about = {
-            "bank": "train", "k": score.k, "temperature": score.temperature,
-            "distance": self.distance, "vote": self.vote,
-        }  # fmt: skip
-        return Value(metric, score.top1, about)
 
 
 def _scores(measurements: Sequence[KNN], source: Source, splits: Splits) -> dict[KNN, KNNScore]:

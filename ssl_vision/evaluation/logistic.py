@@ -9,25 +9,20 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from ssl_vision.errors import check, check_choice
 from ssl_vision.evaluation.measurement import (
-    Measurement,
+    Classifier,
     Source,
     Value,
-    about_training,
-    classification,
     labelled_splits,
-    labels_text,
-    measurement,
+    ranged,
 )
-from ssl_vision.evaluation.splits import SHARES, Labels, Splits
+from ssl_vision.evaluation.splits import Splits
 from ssl_vision.metrics.rows import Features, map_rows, parts
 from ssl_vision.progress import Progress
 
 
-@measurement("logistic")
 @dataclass(frozen=True)
-class Logistic(Measurement):
+class Logistic(Classifier):
     """Logistic regression on standardised features.
 
     Raises:
@@ -37,30 +32,19 @@ class Logistic(Measurement):
     metric_name = "logistic_top1"
     title = "logistic"
     long_title = "logistic regression top-1"
-    unit = "%"
-    higher_is_better = True
     sections = ("table",)
-    needs = ("labels",)
     note = "This is the accuracy of logistic regression on standardised features, which has one optimum."
     order = 50
 
-    c: float = 1.0
-    max_iter: int = 1000
-    labels: Labels = "all"
-
-    def __post_init__(self) -> None:
-        check("c", self.c, above=0)
-        check("max_iter", self.max_iter, at_least=1)
-        check_choice("labels", self.labels, ("all", *SHARES))
+    c: float = ranged(1.0, above=0)
+    max_iter: int = ranged(1000, at_least=1)
 
     def __str__(self) -> str:
-        return f"logistic: L-BFGS on standardised features, C = {self.c:g}{labels_text(self.labels)}"
+        return f"logistic: L-BFGS on standardised features, C = {self.c:g}"
 
     def measure(self, source: Source, splits: Splits, seed: int) -> Iterator[Value]:
         """Top-1 accuracy."""
-        options = classification(source, splits, self.labels)
-        top1 = logistic_top1(**options, c=self.c, max_iter=self.max_iter)
-        yield Value(self.metric_name, top1, about_training(self, labels=self.labels))
+        yield self.accuracy(logistic_top1(**self.rows(source, splits), c=self.c, max_iter=self.max_iter))
 
 
 def logistic_top1(

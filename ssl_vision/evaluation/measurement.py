@@ -1,16 +1,17 @@
-"""Measurement kinds: their base class, their registry, and what a measurement is given and returns."""
+"""Measurements: their base classes, and what a measurement is given and returns."""
 
 import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args, get_origin
 
 from torch import Tensor
 
 import ssl_vision.evaluation
 from ssl_vision.descriptions import DescribedMetric
+from ssl_vision.errors import check, check_choice
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.splits import Labels, Pixels, Splits
 from ssl_vision.metrics.rows import (
@@ -27,6 +28,30 @@ MOST_EPOCHS = 100_000
 
 _COLUMNS = {"labels", "augmentation", "views", "lr", "weight_decay"}
 """Options of measurements that have a field of their own in a row."""
+
+
+def ranged(default: float, **bounds: float) -> Any:
+    """Return a field of a dataclass whose value `check_options` requires to be within bounds.
+
+    Args:
+        default: default of the field.
+        bounds: bounds as for `ssl_vision.errors.check`.
+    """
+    return dataclasses.field(default=default, metadata=bounds)
+
+
+def check_options(options: Any) -> None:
+    """Check the fields of a dataclass that are `ranged` or have a Literal type.
+
+    Raises:
+        InputError: a value is out of range, or not one of the choices.
+    """
+    for each in dataclasses.fields(options):
+        value = vars(options)[each.name]
+        if each.metadata:
+            check(each.name, value, **each.metadata)
+        if get_origin(each.type) is Literal:
+            check_choice(each.name, value, get_args(each.type))
 
 
 class Value(NamedTuple):
@@ -82,9 +107,9 @@ class Source:
 class Measurement(DescribedMetric):
     """Base class of measurement kinds; the fields of a subclass are its options in a protocol file.
 
-    A subclass is a frozen dataclass with a method ``measure``. The decorator `measurement` gives it a name
-    for protocol files. A class in a module of your own needs no name: your protocol file gives its import
-    path. The attributes of `DescribedMetric` describe the metric that it yields.
+    A subclass is a frozen dataclass with a method ``measure``. Protocol files name a class of this folder in
+    lower case, such as ``knn``, and a class in a module of your own by its import path. The attributes of
+    `DescribedMetric` describe the metric that it yields.
 
     Example:
         >>> @dataclass(frozen=True)
@@ -96,13 +121,18 @@ class Measurement(DescribedMetric):
     """
 
     kind: ClassVar[str] = ""
-    """Name in messages, which the decorator `measurement` also makes the name in protocol files."""
+    """Name in messages and in the protocol files of the package: that of the class in lower case."""
     required_layer: ClassVar[str | None] = None
     """Layer that a protocol must include, if the measurement is possible at that layer only."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.kind = cls.__name__.lower()
+        if "measure" in vars(cls) and cls.__module__.startswith("ssl_vision.evaluation."):
+            _KINDS[cls.kind] = cls
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
     def __str__(self) -> str:
         return ": ".join(filter(None, (self.kind, options_text(self, without=()))))
@@ -144,55 +174,43 @@ class Measurement(DescribedMetric):
         return map(values, measurements)
 
 
-Kind = TypeVar("Kind", bound=type[Measurement])
-
 _KINDS: dict[str, type[Measurement]] = {}
 
 
-def measurement(kind: str) -> Callable[[Kind], Kind]:
-    """Register a class as a kind of measurement under a name for protocol files.
-
-    Args:
-        kind: the name, such as "linear".
-
-    Raises:
-        ValueError: Another class has the name.
-    """
-
-    def register(cls: Kind) -> Kind:
-        other = _KINDS.get(kind)
-        if other is not None and (other.__module__, other.__name__) != (cls.__module__, cls.__name__):
-            raise ValueError(f"measurement {kind!r} is both {other.__module__}.{other.__name__} and {cls}")
-        _KINDS[kind] = cls
-        cls.kind = kind
-        return cls
-
-    return register
-
-
 def kinds() -> dict[str, type[Measurement]]:
-    """Return all registered kinds by name: those in this folder and those of other imported modules."""
+    """Return the classes of this folder by the names that protocol files give them."""
     for module in pkgutil.iter_modules(ssl_vision.evaluation.__path__, "ssl_vision.evaluation."):
         importlib.import_module(module.name)
     return dict(sorted(_KINDS.items()))
 
 
-def classification(source: Source, splits: Splits, share: Labels = "all") -> dict[str, Any]:
-    """Arguments of every function that trains a classifier on features.
+@dataclass(frozen=True)
+class Classifier(Measurement):
+    """Base class of measurements that train a classifier, whose accuracy is the metric."""
 
-    Args:
-        source: the representation.
-        splits: the images and their labels.
-        share: share of the train images that keep their labels.
-    """
-    bank, queries = source.bank, source.queries
-    return {
-        "train_features": bank,
-        "train_labels": splits.train_labels(share).to(queries.device),
-        "test_features": queries,
-        "test_labels": splits.images["test"].labels.to(queries.device),
-        "num_classes": len(splits.images["train"].classes),
-    }
+    unit = "%"
+    higher_is_better = True
+    needs = ("labels",)
+
+    labels: Labels = "all"
+    """Share of the training images that keep their labels."""
+
+    def rows(self, source: Source, splits: Splits) -> dict[str, Any]:
+        """Arguments of every function that trains a classifier on features."""
+        bank, queries = source.bank, source.queries
+        return {
+            "train_features": bank,
+            "train_labels": splits.train_labels(self.labels).to(queries.device),
+            "test_features": queries,
+            "test_labels": splits.images["test"].labels.to(queries.device),
+            "num_classes": len(splits.images["train"].classes),
+        }
+
+    def accuracy(self, top1: float, **about: Any) -> Value:
+        """The accuracy as a value, with the training options and further keys of its row."""
+        labels = None if self.labels == "all" else self.labels
+        conditions = {"bank": "train", "labels": labels, "options": options_text(self)}
+        return Value(self.metric_name, top1, conditions | about)
 
 
 def labelled_splits(
@@ -250,20 +268,6 @@ def labelled_rows(
     if isinstance(rows, Tensor) and not rows.isfinite().all():
         raise ValueError(f"{split}_features: some of the {tuple(features.shape)} values are not finite")
     return rows, targets
-
-
-def about_training(rule: Any, *, labels: Labels) -> dict[str, Any]:
-    """Fields of a row that state how a classifier was trained.
-
-    Args:
-        rule: dataclass of the training options.
-        labels: share of the train images that keep their labels.
-    """
-    return {
-        "bank": "train",
-        "labels": None if labels == "all" else labels,
-        "options": options_text(rule),
-    }
 
 
 def options_text(rule: Any, *, without: Collection[str] = _COLUMNS) -> str:

@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 
 from ssl_vision.data.module import LARGEST_BATCH
-from ssl_vision.errors import InputError, check, check_choice
+from ssl_vision.errors import InputError, check
 from ssl_vision.evaluation.measurement import (
     MOST_EPOCHS,
+    Classifier,
     Measurement,
     Source,
     Value,
-    about_training,
-    classification,
+    check_options,
     labelled_rows,
     labelled_splits,
     labels_text,
-    measurement,
+    ranged,
 )
-from ssl_vision.evaluation.splits import SHARES, Labels, Splits, stratified
+from ssl_vision.evaluation.splits import Splits, stratified
 from ssl_vision.metrics.precision import exact_float32
 from ssl_vision.metrics.rows import Features, LazyRows, parts, select
 from ssl_vision.progress import tracked
@@ -48,28 +48,21 @@ class ProbeRule:
         ValueError: A value is out of range.
     """
 
-    epochs: int = 100
-    lr: float = 0.02
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    batch_size: int = 256
+    epochs: int = ranged(100, at_least=1, at_most=MOST_EPOCHS)
+    lr: float = ranged(0.02, above=0)
+    momentum: float = ranged(0.9, at_least=0, below=1)
+    weight_decay: float = ranged(0.0, at_least=0)
+    batch_size: int = ranged(256, at_least=1, at_most=LARGEST_BATCH)
     schedule: Schedule = "constant"
     optimizer: Optimizer = "sgd"
     """``adam`` has its usual coefficients and ignores ``momentum``."""
 
     def __post_init__(self) -> None:
-        check("epochs", self.epochs, at_least=1, at_most=MOST_EPOCHS)
-        check("lr", self.lr, above=0)
-        check("momentum", self.momentum, at_least=0, below=1)
-        check("weight_decay", self.weight_decay, at_least=0)
-        check("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
-        check_choice("schedule", self.schedule, ("constant", "cosine"))
-        check_choice("optimizer", self.optimizer, ("sgd", "nesterov", "adam"))
+        check_options(self)
 
 
-@measurement("linear")
 @dataclass(frozen=True)
-class Linear(ProbeRule, Measurement):
+class Linear(ProbeRule, Classifier):
     """Linear layer with fixed training options.
 
     Raises:
@@ -79,35 +72,23 @@ class Linear(ProbeRule, Measurement):
     metric_name = "linear_top1"
     title = "linear"
     long_title = "linear top-1"
-    unit = "%"
-    higher_is_better = True
     sections = ("table", "headline")
-    needs = ("labels",)
     note = "This is the share of images that a linear layer on frozen features classifies correctly."
     order = 30
 
-    labels: Labels = "all"
-    """Share of the training images that keep their labels."""
     augmentation: Augmentation = "none"
     """Augmentation in training: the views of the run, or only their crop and flip."""
-    views: int = 10
+    views: int = ranged(10, at_least=1)
     """Number of random views of each image with augmentation, which the epochs use in turn."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("labels", self.labels, ("all", *SHARES))
-        check_choice("augmentation", self.augmentation, ("none", "crop", "pretraining"))
-        check("views", self.views, at_least=1)
 
     def __str__(self) -> str:
         name = {"sgd": "SGD", "nesterov": "Nesterov's SGD", "adam": "Adam"}[self.optimizer]
         views = "" if self.augmentation == "none" else f" of {self.views} views ({self.augmentation})"
-        text = f"linear: {self.epochs} epochs of {name} {self.lr:g} on frozen features{views}"
-        return text + labels_text(self.labels)
+        return f"linear: {self.epochs} epochs of {name} {self.lr:g} on frozen features{views}"
 
     def measure(self, source: Source, splits: Splits, seed: int) -> Iterator[Value]:
         """Top-1 accuracy; training on views needs the trained network."""
-        options = classification(source, splits, self.labels)
+        options = self.rows(source, splits)
         augmentations = "none"
         if self.augmentation != "none":
             network = source.trained_network
@@ -125,14 +106,12 @@ class Linear(ProbeRule, Measurement):
                 f"{100 * probe.means_top1:.1f} %",
                 file=sys.stderr,
             )
-        about = about_training(self, labels=self.labels) | {"augmentation": augmentations}
-        about |= {"lr": self.lr, "weight_decay": self.weight_decay}
-        yield Value(self.metric_name, probe.test_top1, about)
+        rates = {"lr": self.lr, "weight_decay": self.weight_decay}
+        yield self.accuracy(probe.test_top1, augmentation=augmentations, **rates)
 
 
-@measurement("grid")
 @dataclass(frozen=True)
-class Grid(Measurement):
+class Grid(Classifier):
     """Best linear layer of a grid, selected on held-out images; the default rates are those of DINOv2.
 
     Raises:
@@ -142,35 +121,26 @@ class Grid(Measurement):
     metric_name = "grid_top1"
     title = "grid"
     long_title = "linear top-1 of the best of a grid"
-    unit = "%"
-    higher_is_better = True
     sections = ("table",)
-    needs = ("labels",)
     note = "This is linear accuracy at the best of many learning rates, chosen on held-out train images."
     order = 40
 
     lrs: tuple[float, ...] = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1)
     weight_decays: tuple[float, ...] = (0.0,)
-    epochs: int = 100
-    momentum: float = 0.9
-    batch_size: int = 256
+    epochs: int = ranged(100, at_least=1, at_most=MOST_EPOCHS)
+    momentum: float = ranged(0.9, at_least=0, below=1)
+    batch_size: int = ranged(256, at_least=1, at_most=LARGEST_BATCH)
     schedule: Schedule = "cosine"
-    held_out: float = 0.1
+    held_out: float = ranged(0.1, above=0, below=1)
     """Share of each class of the training images that is held out for the selection."""
-    labels: Labels = "all"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.members:
             raise InputError("lrs and weight_decays must each have at least one number")
         for lr, weight_decay in self.members:
             check("lrs", lr, above=0)
             check("weight_decays", weight_decay, at_least=0)
-        check("epochs", self.epochs, at_least=1, at_most=MOST_EPOCHS)
-        check("momentum", self.momentum, at_least=0, below=1)
-        check("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
-        check_choice("schedule", self.schedule, ("constant", "cosine"))
-        check("held_out", self.held_out, above=0, below=1)
-        check_choice("labels", self.labels, ("all", *SHARES))
 
     @property
     def members(self) -> list[tuple[float, float]]:
@@ -180,21 +150,18 @@ class Grid(Measurement):
     def __str__(self) -> str:
         return (
             f"grid: {self.epochs} epochs of SGD, the best of {len(self.members)} on "
-            f"{100 * self.held_out:g} % held out of train{labels_text(self.labels)}"
+            f"{100 * self.held_out:g} % held out of train"
         )
 
     def measure(self, source: Source, splits: Splits, seed: int) -> Iterator[Value]:
         """Top-1 accuracy of the chosen member."""
-        options = classification(source, splits, self.labels)
-        best = grid_probe(**options, rule=self, seed=seed)
+        best = grid_probe(**self.rows(source, splits), rule=self, seed=seed)
         if len(self.lrs) > 1 and best.lr in (min(self.lrs), max(self.lrs)):
             grid = f"grid of {source.features} {source.layer}"
             print(f"{grid}: the best rate, {best.lr:g}, is at the grid's end", file=sys.stderr)
-        about = about_training(self, labels=self.labels) | {"lr": best.lr, "weight_decay": best.weight_decay}
-        yield Value(self.metric_name, best.test_top1, about)
+        yield self.accuracy(best.test_top1, lr=best.lr, weight_decay=best.weight_decay)
 
 
-@measurement("online")
 @dataclass(frozen=True)
 class Online(Measurement):
     """The linear layer that was trained along with the backbone (``--online_probe``); no baselines."""

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from html import escape
@@ -14,7 +13,7 @@ from typing import Any, Self
 from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.knn_measurement import KNN
-from ssl_vision.evaluation.measurement import labels_text
+from ssl_vision.evaluation.measurement import Classifier, labels_text
 from ssl_vision.evaluation.protocol import Protocol
 from ssl_vision.runs.evaluation_file import Variant, stated_differences, variant_of
 from ssl_vision.runs.files import write_text
@@ -202,18 +201,17 @@ def described_protocol(protocol: Protocol, count: int) -> str:
 
     Measurements that differ only in their share of the labels are described together.
     """
-    shares: dict[str, dict[str, None]] = {}
+    shares: dict[str, list[str]] = {}
     for each in protocol.measurements:
-        text = str(dataclasses.replace(each, k=min(each.k, count)) if isinstance(each, KNN) else each)
-        if not text:
-            continue
-        match = re.fullmatch(r"(.+), with (\S+) of the labels", text)
-        same, share = match.groups() if match else (text, "all")
-        shares.setdefault(same, {})[share] = None
+        labels = each.labels if isinstance(each, Classifier) else "all"
+        if isinstance(each, KNN):
+            each = dataclasses.replace(each, k=min(each.k, count))
+        shares.setdefault(str(each), []).append(labels)
     parts = []
-    for text, (*others, last) in shares.items():
+    for text, given in shares.items():
+        *others, last = dict.fromkeys(given)
         parts.append(text + labels_text(" and ".join(filter(None, (", ".join(others), last)))))
-    return ". ".join(parts) + "."
+    return ". ".join(filter(None, parts)) + "."
 
 
 def check_output(output: str) -> None:

@@ -12,6 +12,8 @@ from settings import resnet
 from torch import nn
 
 from ssl_vision.data import Digits, Images
+from ssl_vision.evaluation import finetune
+from ssl_vision.evaluation.features import embed
 from ssl_vision.evaluation.finetune import FineTune, finetuned_top1
 from ssl_vision.evaluation.splits import Splits, label_subset
 from ssl_vision.main import main
@@ -39,8 +41,16 @@ def augmented_batch(augmentation, images, rows, seed, epoch):
     return views(images[rows], rows, seed=seed, epoch=epoch)[: len(rows)]
 
 
+@pytest.fixture
+def tuned(monkeypatch):
+    """The networks that are tested after fine-tuning."""
+    networks = []
+    monkeypatch.setattr(finetune, "embed", lambda *a, **k: networks.append(a[0]) or embed(*a, **k))
+    return networks
+
+
 @pytest.mark.parametrize("augmentation", ["none", "crop", "pretraining"])
-def test_two_steps_match_plain_loop(augmentation, monkeypatch):
+def test_two_steps_match_plain_loop(augmentation, tuned):
     train, test = first_images("train", 79), first_images("test", 50)
     backbone = copy.deepcopy(network()).train()
     head = nn.Linear(backbone.num_features, 10)
@@ -60,9 +70,6 @@ def test_two_steps_match_plain_loop(augmentation, monkeypatch):
                 momentum.mul_(0.8).add_(gradient)
                 parameter -= lr * (gradient + 0.8 * momentum)
 
-    tuned = []
-    top1 = finetuned_top1.__globals__["_top1"]
-    monkeypatch.setitem(finetuned_top1.__globals__, "_top1", lambda *a: tuned.append(a[0]) or top1(*a))
     rule = dataclasses.replace(RULE, augmentation=augmentation)
     accuracy = finetuned_top1(network(), train, test, Digits().views, rule=rule, seed=3)
 
@@ -86,10 +93,8 @@ def test_fine_tuning_does_not_change_given_network():
 @pytest.mark.parametrize(
     "changed", [network().requires_grad_(False), network().double()], ids=["frozen", "double"]
 )
-def test_frozen_encoder_and_one_in_another_precision_are_trained_alike(changed, monkeypatch):
+def test_frozen_encoder_and_one_in_another_precision_are_trained_alike(changed, tuned):
     train, test = first_images("train", 80), first_images("test", 20)
-    tuned, top1 = [], finetuned_top1.__globals__["_top1"]
-    monkeypatch.setitem(finetuned_top1.__globals__, "_top1", lambda *a: tuned.append(a[0]) or top1(*a))
     for encoder in (network(), changed):
         finetuned_top1(encoder, train, test, Digits().views, rule=RULE, seed=0)
     torch.testing.assert_close(tuned[1].state_dict(), tuned[0].state_dict())

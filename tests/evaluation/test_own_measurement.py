@@ -1,5 +1,6 @@
 """Tests of a user's own measurement and metric: evaluated, shown and compared like built-in ones."""
 
+import importlib
 import json
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from ssl_vision.data import Digits
 from ssl_vision.descriptions import defined, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import embed
-from ssl_vision.evaluation.measurement import Measurement, kinds, measurement
+from ssl_vision.evaluation.measurement import kinds
 from ssl_vision.evaluation.protocol import _measurement
 from ssl_vision.experiments.report import curves, protocols
 from ssl_vision.main import main
@@ -191,15 +192,10 @@ def test_failing_measurement_leaves_out_only_itself(run, user_folder, capsys):
     assert "mine: failing of trained backbone is left out: one is too few" in capsys.readouterr().err
 
 
-def test_registering_a_kind_twice_raises_value_error():
-    assert {"knn", "linear", "grid", "logistic", "geometry", "finetune", "online"} <= set(kinds())
-    with pytest.raises(ValueError, match="'knn' is both"):
-
-        @measurement("knn")
-        class Other(Measurement):
-            pass
-
-    assert kinds()["knn"].__name__ == "KNN"
+def test_kinds_are_the_classes_of_the_package_that_measure(user_folder, monkeypatch):
+    monkeypatch.syspath_prepend(user_folder)
+    importlib.import_module("their_metrics")
+    assert list(kinds()) == ["finetune", "geometry", "grid", "knn", "linear", "logistic", "online"]
 
 
 def test_unknown_metric_is_titled_by_its_name():
