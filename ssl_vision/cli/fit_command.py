@@ -35,7 +35,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
             print(text)
             return None
     options = ["--help"] if asked else checked(options)
-    if not asked:
+    if not asked and not any(option.startswith("--print_config") for option in options):
         check_root(options)
     fit = load("ssl_vision.cli.fit")
     with local_modules(options):  # also those that the config of a run directory names

@@ -164,7 +164,7 @@ def check_run(command: str, args: Sequence[str]) -> None:
     """
     kind = READS[command]
     if not args:
-        raise InputError(f"give a {kind} first: ssl-vision {command} --help lists the options")
+        raise InputError(f"give the {kind} first: ssl-vision {command} --help lists the options")
     allow_class, weights = _class_and_weights(args)
     for place, expected in ((args[0], kind), (weights or "-", "checkpoint")):
         if place.startswith(("-", "~")) or "://" in place:
