@@ -82,8 +82,6 @@ def read_checkpoint(path: str | Path, *, verify: bool = False) -> Checkpoint:
     except Exception as error:
         raise InputError(f"{file}: not a readable checkpoint ({type(error).__name__})") from error
     try:
-        if not isinstance(content, dict):
-            raise TypeError  # a tensor warns when it is indexed by a name
         record = content[CHECKPOINT_KEY]
         version = record["version"]
         if _release(version) > _release(__version__):
