@@ -21,7 +21,7 @@ from ssl_vision.cli.recipes import CONFIGS, find_recipe
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.descriptions import described, description_of
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.sweeps.runner import Submitit, slots, submitted
+from ssl_vision.experiments.sweeps.launcher import Submitit, slots, submitted
 from ssl_vision.experiments.sweeps.sweep_file import Choice, SweepFile, parse_sweep
 from ssl_vision.experiments.sweeps.trials import Plan, is_fit, short_names
 from ssl_vision.optional import needed
