@@ -168,7 +168,7 @@ CAPS = {
     "experiments/compare": (1150, 9),
     "experiments/report": (3037, 25),
     "experiments/reproduce": (564, 4),
-    "experiments/sweeps": (1421, 8),
+    "experiments/sweeps": (1389, 8),
     "export": (630, 5),
     "methods": (958, 16),
     "metrics": (1074, 19),
