@@ -36,8 +36,8 @@ def no_pages(request: pytest.FixtureRequest) -> Iterator[None]:
 def fast_polls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check the processes of sweeps and papers more often, except in tests that kill them at random."""
     if {"sweeps", "reproduce"} & set(request.path.parts) and "kills" not in request.node.name:
-        monkeypatch.setattr("ssl_vision.experiments.sweeps.runner._POLL", 0.01)
-        monkeypatch.setattr("ssl_vision.experiments.sweeps.runner._IDLE", 0.1)
+        monkeypatch.setattr("ssl_vision.experiments.sweeps.worker._POLL", 0.01)
+        monkeypatch.setattr("ssl_vision.experiments.sweeps.worker._IDLE", 0.1)
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from ssl_vision.cli.recipes import CONFIGS, find_recipe, settings, with_recipes
 from ssl_vision.errors import InputError, check
 from ssl_vision.experiments.reproduce.paper import Options, Paper, TableCell, in_order, read_paper
 from ssl_vision.experiments.reproduce.paper_tables import write_table
-from ssl_vision.experiments.sweeps.runner import slots
+from ssl_vision.experiments.sweeps.launcher import slots
 from ssl_vision.experiments.sweeps.trials import Plan, Trial
 from ssl_vision.optional import needed
 from ssl_vision.runs.config import differences, listed

@@ -1,1 +1,1 @@
-"""Trials of a sweep file, the runner of all trials, and the results as a table and a plot."""
+"""Trials of a sweep file, the processes that train them, and the results as a table and a plot."""

@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jsonargparse import Namespace
@@ -21,7 +21,7 @@ from ssl_vision.cli.recipes import CONFIGS, find_recipe
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.descriptions import described, description_of
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.sweeps.runner import Submitit, slots, submitted
+from ssl_vision.experiments.sweeps.launcher import Submitit, slots, submitted
 from ssl_vision.experiments.sweeps.sweep_file import Choice, SweepFile, parse_sweep
 from ssl_vision.experiments.sweeps.trials import Plan, is_fit, short_names
 from ssl_vision.optional import needed
@@ -42,6 +42,27 @@ _NO_PARAMETERS = ("ckpt_path", "name", "overwrite", "report", "runs_dir")
 
 _OPTION = re.compile(r"--?[A-Za-z]")
 """The beginning of an option; -1 is a value."""
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """Options of the sweep; all others are those of its trials.
+
+    Args:
+        workers: trials at a time; by default one for each GPU, or one. 0 only writes tables and plots.
+        per_gpu: trials at a time on each GPU.
+        name: name of the sweep; by default that of the file.
+        runs_dir: directory in which the sweep gets its own directory.
+        trials: maximum number of trials, instead of run_cap in the file.
+        seed: seed of the methods random and bayes.
+    """
+
+    workers: NonNegativeInt | None = None
+    per_gpu: PositiveInt | None = None
+    name: str | None = None
+    runs_dir: str = "runs"
+    trials: PositiveInt | None = None
+    seed: int = 0
 
 
 def run(args: Sequence[str]) -> None:
@@ -71,7 +92,6 @@ def run(args: Sequence[str]) -> None:
     if options.dry_run:
         _show(plan)
         return
-    needed("plotly", extra="sweep")
     _work(plan, options)
 
 
@@ -233,31 +253,7 @@ def _split(parser: ArgumentParser, args: list[str]) -> tuple[list[str], list[str
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="ssl-vision sweep", description=run.__doc__)
     parser.add_argument("file", type=str, help="W&B sweep file, or the name of one of configs/sweep/.")
-    parser.add_argument(
-        "--workers",
-        type=NonNegativeInt | None,
-        default=None,
-        help="Trials at a time (default: one for each GPU, or one). 0 only writes tables and plots.",
-    )
-    parser.add_argument(
-        "--per_gpu", "--per-gpu", type=PositiveInt | None, default=None, help="Trials at a time on each GPU."
-    )
-    parser.add_argument(
-        "--name", type=str | None, default=None, help="Name of the sweep (default: that of the file)."
-    )
-    parser.add_argument(
-        "--runs_dir",
-        type=str,
-        default="runs",
-        help="Directory in which the sweep gets its own directory.",
-    )
-    parser.add_argument(
-        "--trials",
-        type=PositiveInt | None,
-        default=None,
-        help="Maximum number of trials, instead of run_cap in the file.",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="Seed of the methods random and bayes.")
+    parser.add_class_arguments(SweepOptions)
     parser.add_argument(
         "--evaluate",
         action="append",

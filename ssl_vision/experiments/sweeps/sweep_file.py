@@ -5,12 +5,11 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from ssl_vision.cli.suggestions import check_keys, closest_match
 from ssl_vision.errors import InputError
-from ssl_vision.runs.files import parse_yaml, read_text
+from ssl_vision.runs.files import parse_yaml
 
 METHODS = ("grid", "random", "bayes")
 DISTRIBUTIONS = ("constant", "categorical", "int_uniform", "uniform", "q_uniform", "log_uniform_values")
@@ -119,6 +118,12 @@ class SweepFile:
     early: EarlyTermination | None
 
     @property
+    def significant(self) -> dict[str, Any]:
+        """The keys of the file and its parameters, without keys that do not change the trials."""
+        keys = {key: value for key, value in self.content.items() if key not in (*_NEUTRAL, "parameters")}
+        return keys | {f"parameters.{name}": each for name, each in self.content["parameters"].items()}
+
+    @property
     def varied(self) -> list[tuple[str, ...]]:
         """Paths of the parameters with more than one value."""
         return [path for path, parameter in self.parameters.items() if parameter.size > 1]
@@ -134,15 +139,6 @@ class SweepFile:
         return {".".join(path): parameter.distribution for path, parameter in self.parameters.items()}
 
 
-def read_sweep_file(path: str | Path) -> SweepFile:
-    """Read a sweep file.
-
-    Raises:
-        InputError: it cannot be read, a key is unknown or missing, or a value is invalid or not supported.
-    """
-    return parse_sweep(read_text(Path(path)), where=str(path))
-
-
 def parse_sweep(text: str, *, where: str, cap: int | None = None) -> SweepFile:
     """Parse the text of a sweep file.
 
@@ -152,7 +148,7 @@ def parse_sweep(text: str, *, where: str, cap: int | None = None) -> SweepFile:
         cap: maximum number of trials, instead of run_cap in the file.
 
     Raises:
-        InputError: the errors of ``read_sweep_file``.
+        InputError: a key is unknown or missing, or a value is invalid or not supported.
     """
     content = parse_yaml(text, where=where)
     _table(where, content)
@@ -184,17 +180,6 @@ def parse_sweep(text: str, *, where: str, cap: int | None = None) -> SweepFile:
         if not 1 <= file.cap <= _MOST_TRIALS:
             raise InputError(f"{where}: run_cap: expected 1 to {_MOST_TRIALS}, got {file.cap}")
     return file
-
-
-def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """List the keys and parameters of two sweep files that differ and affect the trials."""
-
-    def flat(content: Mapping[str, Any]) -> dict[str, Any]:
-        keys = {key: value for key, value in content.items() if key not in (*_NEUTRAL, "parameters")}
-        return keys | {f"parameters.{name}": each for name, each in content["parameters"].items()}
-
-    left, right = flat(before), flat(now)
-    return sorted(key for key in left | right if left.get(key) != right.get(key))
 
 
 def _table(where: str, content: Any) -> None:

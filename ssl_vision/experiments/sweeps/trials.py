@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from ssl_vision.cli.import_paths import names_in_command
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.sweeps.sweep_file import WHOLE, Choice, SweepFile, changed_keys, parse_sweep
+from ssl_vision.experiments.sweeps.sweep_file import WHOLE, Choice, SweepFile, parse_sweep
 from ssl_vision.runs.config import class_name
 
 _ENVIRONMENT = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
@@ -119,7 +119,8 @@ class Plan:
 
         A grid may get further values.
         """
-        changed = changed_keys(before.file.content, self.file.content)
+        left, right = before.file.significant, self.file.significant
+        changed = sorted(key for key in left | right if left.get(key) != right.get(key))
         if self.file.method == "grid" and begun and all(key.startswith("parameters.") for key in changed):
             old, new = ({trial.name: trial for trial in each.trials} for each in (before, self))
             return [] if all(new.get(name) == old.get(name) for name in begun) else changed
@@ -240,22 +241,12 @@ def expanded(command: Sequence[str], parameters: Mapping[str, Any]) -> list[str]
     Raises:
         InputError: an environment variable is not set.
     """
-    as_text = _yaml_text if is_fit(command) else str
-    texts = {name: as_text(value) for name, value in parameters.items()}
-    words = [f"{name}={text}" for name, text in texts.items()]
-    macros = {
-        "env": ["/usr/bin/env"],
-        "interpreter": [sys.executable],
-        "args": [f"--{word}" for word in words],
-        "args_no_equals": [part for name, text in texts.items() for part in (f"--{name}", text)],
-        "args_no_hyphens": words,
-        "args_no_boolean_flags": [
-            f"--{name}" if parameters[name] is True else f"--{name}={text}"
-            for name, text in texts.items()
-            if parameters[name] is not False
-        ],
-        "args_json": [json.dumps(dict(parameters))],
-    }
+    from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
+
+    as_text = _yaml_value if is_fit(command) else lambda value: value
+    macros = create_sweep_command_args({
+        "args": {name: {"value": as_text(value)} for name, value in parameters.items()}
+    }) | {"env": ["/usr/bin/env"], "interpreter": [sys.executable]}  # fmt: skip
     line: list[str] = []
     for word in command:
         macro = WHOLE.fullmatch(word)
@@ -269,6 +260,6 @@ def _variable(match: re.Match[str]) -> str:
     return os.environ[match[1]]
 
 
-def _yaml_text(value: Any) -> str:
-    """Write a value as YAML: as ``str`` does, but null instead of None, also in lists and tables."""
-    return json.dumps(value) if value is None or isinstance(value, (list, dict)) else str(value)
+def _yaml_value(value: Any) -> Any:
+    """Return a value that ``str`` writes as YAML: null instead of None, also in lists and tables."""
+    return json.dumps(value) if value is None or isinstance(value, (list, dict)) else value

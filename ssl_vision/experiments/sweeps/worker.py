@@ -1,17 +1,20 @@
 """A worker that trains and evaluates the trials of a sweep in parallel until none is left."""
 
 import math
+import os
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.descriptions import description_of, layer_of
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.sweeps.runner import Process, Runner, slots
+from ssl_vision.experiments.sweeps.launcher import Process, slots
 from ssl_vision.experiments.sweeps.study import ATTEMPTS, Claim, SweepStudy
 from ssl_vision.experiments.sweeps.sweep_results import baseline_rows
 from ssl_vision.experiments.sweeps.trials import Plan, Trial
@@ -19,6 +22,11 @@ from ssl_vision.optional import needed
 from ssl_vision.progress import epochs_text
 from ssl_vision.runs.evaluation_file import rows_of_own_data
 from ssl_vision.runs.registry import Run
+
+_POLL, _IDLE = 0.1, 1.0
+"""Seconds between two checks of the processes, and of the trials if there is none to start."""
+
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _NOT_VALIDATED = "the trial ended before its first validation"
 _INPUT_FAILURES = ("exit code 2:", "metrics.csv has no ", _NOT_VALIDATED)
@@ -49,7 +57,7 @@ class TrialProcess(Process):
         super().__init__(command, log, trial, lock=claim.lock)
 
 
-class Worker(Runner[TrialProcess]):
+class Worker:
     """Trains the trials of a sweep in their own processes, and evaluates finished trials.
 
     Missing measurements are determined from evaluation.json, so a trial is evaluated once, even if
@@ -63,8 +71,11 @@ class Worker(Runner[TrialProcess]):
     """
 
     def __init__(self, study: SweepStudy, slots: Sequence[Mapping[str, str]], *, waits: bool = True) -> None:
-        super().__init__(slots)
-        self.study, self.plan, self.waits = study, study.plan, waits
+        self.study, self.plan, self.slots, self.waits = study, study.plan, slots, waits
+        self.signal = 0
+        """Number of the signal that asked all processes to save and end, or 0."""
+        self._running: dict[int, TrialProcess] = {}
+        self._next_start = 0.0
         self.not_evaluated: dict[str, str] = {}
         """Reasons why evaluations failed, by the name of the trial."""
         self._evaluated: set[str] = set()
@@ -75,16 +86,56 @@ class Worker(Runner[TrialProcess]):
     def work(self) -> int:
         """Run until no trial is left or a signal is received, and return the number of the signal or 0.
 
+        After a signal, each process saves and ends, and continues at the next start. A second signal kills
+        them.
+
         Raises:
             InputError: the first trials all failed because of invalid input.
         """
-        number = self.run()
+        heeded = [number for number in _ENDS if signal.getsignal(number) is not signal.SIG_IGN]
+        handlers = {number: signal.signal(number, self._on_signal) for number in heeded}
+        try:
+            while self._step():
+                time.sleep(_POLL if self._running else _IDLE)
+        finally:
+            for process in self._running.values():
+                process.stop()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
         if self._wrong:
             raise InputError(
                 f"the first {_SAME_FAILURES} trials failed in the same way; "
                 f"the last line: {self._notes[_SAME_FAILURES - 1]}"
             )
-        return number
+        return self.signal
+
+    def _step(self) -> bool:
+        """Check all slots once; return False at the end."""
+        for slot, process in list(self._running.items()):
+            code = process.poll()
+            if code is not None:
+                del self._running[slot]
+                self._next_start = 0.0
+                self._end(process, code)
+            elif self.signal:
+                process.stop()
+            else:
+                self._watch(process)
+        for slot, environment in enumerate(self.slots):
+            if slot not in self._running and not self.signal and time.monotonic() >= self._next_start:
+                if (started := self._start(environment)) is not None:
+                    self._running[slot] = started
+                else:
+                    self._next_start = time.monotonic() + _IDLE
+        return bool(self._running) or (not self.signal and self._more())
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        again, self.signal = bool(self.signal), number
+        if not again:
+            name = signal.Signals(number).name
+            os.write(2, f"\n{name}: the runs save and end; a second signal kills them\n".encode())
+        for process in self._running.values() if again else ():
+            process.stop(signal.SIGKILL)
 
     @property
     def _wrong(self) -> bool:
@@ -92,7 +143,7 @@ class Worker(Runner[TrialProcess]):
         alike = len(first) == _SAME_FAILURES and all(note.startswith(_INPUT_FAILURES) for note in first)
         return alike and not self._any_finished
 
-    def start(self, environment: Mapping[str, str]) -> TrialProcess | None:
+    def _start(self, environment: Mapping[str, str]) -> TrialProcess | None:
         """Claim a trial and start its evaluation or training."""
         claim, protocols = self._claim_finished(), list[str]()
         if claim is not None:
@@ -107,7 +158,7 @@ class Worker(Runner[TrialProcess]):
             claim.lock.release()
             raise
 
-    def watch(self, process: TrialProcess) -> None:
+    def _watch(self, process: TrialProcess) -> None:
         """Terminate a trial early if it is not among the best."""
         run = Run(self.plan.folder / process.claim.trial.name)
         if self.study.file.early is None or process.protocols or process.pruned:
@@ -120,7 +171,7 @@ class Worker(Runner[TrialProcess]):
             if process.pruned:
                 process.stop()
 
-    def end(self, process: TrialProcess, code: int) -> None:
+    def _end(self, process: TrialProcess, code: int) -> None:
         """Record and print the result of a process; trials that a signal ended remain for the next start."""
         trial, name = process.claim.trial, self.study.file.metric.name
         run = Run(self.plan.folder / trial.name)
@@ -143,7 +194,7 @@ class Worker(Runner[TrialProcess]):
             ended, count = self.study.left()
             print(f"{ended}/{count} {trial.name}: {outcome}", flush=True)
 
-    def more(self) -> bool:
+    def _more(self) -> bool:
         """True while other workers have trials."""
         ended, count = self.study.left()
         evaluated = all(name in self.not_evaluated for name in self.unevaluated())

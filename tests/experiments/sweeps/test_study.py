@@ -130,8 +130,9 @@ def test_damaged_study_raises_input_error_that_says_what_to_do(plan):
         SweepStudy(plan())
 
 
+@pytest.mark.filterwarnings("ignore:The value of `grace_period`")
 def test_lock_of_a_process_killed_while_writing_is_released(plan, monkeypatch):
-    monkeypatch.setattr("ssl_vision.experiments.sweeps.study._GRACE", 3)
+    monkeypatch.setattr("ssl_vision.experiments.sweeps.study._GRACE", 1)
     (SweepStudy(plan()).plan.folder / "sweep.journal.lock").touch()
     assert SweepStudy(plan()).claim().trial.name == "x=1"
 
@@ -186,14 +187,14 @@ def test_bayes_trains_every_combination_of_a_discrete_space(plan):
 
 
 def test_bayes_is_reproducible_by_seed_and_approaches_optimum(plan):
-    def proposed_values(name, seed):
+    def proposed_values(name, seed, cap=40):
         space = {"x": {"min": 0.0, "max": 1.0}}
-        study = SweepStudy(plan(space, method="bayes", cap=40, seed=seed, name=name))
+        study = SweepStudy(plan(space, method="bayes", cap=cap, seed=seed, name=name))
         finish_all(study, lambda trial: -abs(trial.parameters["x"] - 0.8))
         return [record.trial.parameters["x"] for record in study.records()]
 
     first, other = proposed_values("one", 0), proposed_values("other", 1)
-    assert proposed_values("two", 0) == first
+    assert proposed_values("two", 0, cap=15) == first[:15]
     assert first != other
     for xs in (first, other):
         near = [sum(abs(x - 0.8) < 0.1 for x in part) for part in (xs[:10], xs[-20:])]

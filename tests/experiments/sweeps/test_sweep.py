@@ -197,7 +197,7 @@ def test_missing_slurm_is_reported_in_one_line(sweep, sweep_path, tmp_path, monk
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("library", ["optuna", "plotly", "submitit"])
+@pytest.mark.parametrize("library", ["optuna", "submitit"])
 def test_missing_library_is_reported_with_install_command(
     sweep, library, sweep_path, tmp_path, monkeypatch, capsys
 ):

@@ -8,11 +8,10 @@ from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.sweeps.sweep_file import (
     EarlyTermination,
-    changed_keys,
     parse_sweep,
     read_parameter,
-    read_sweep_file,
 )
+from ssl_vision.experiments.sweeps.trials import Plan
 
 GOOD = """
 method: bayes
@@ -127,22 +126,23 @@ def test_grid_of_too_many_trials_requires_a_cap():
         ("a: *b", "undefined alias"),
     ],
 )
-def test_file_that_is_not_a_yaml_table_raises_input_error(text, line, tmp_path):
-    (tmp_path / "f.yaml").write_text(text)
+def test_file_that_is_not_a_yaml_table_raises_input_error(text, line):
     with pytest.raises(InputError, match=line):
-        read_sweep_file(tmp_path / "f.yaml")
+        parse_sweep(text, where="f")
 
 
-def test_changed_keys_lists_only_keys_that_change_trials():
-    before = {"method": "grid", "name": "a", "parameters": {"x": {"values": [1]}, "y": {"value": 1}}}
+def test_changes_are_only_keys_that_change_trials(tmp_path):
+    before = {"method": "random", "name": "a", "parameters": {"x": {"values": [1]}, "y": {"value": 1}}}
     now = {
-        "method": "grid",
+        "method": "random",
         "name": "b",
         "run_cap": 2,
         "parameters": {"x": {"values": [1, 2]}},
         "program": "p",
     }
-    assert changed_keys(before, now) == ["parameters.x", "parameters.y", "program"]
+    common = {"metric": {"name": "a"}, "command": ["a"], "run_cap": 1}
+    plans = [Plan(tmp_path, yaml.safe_dump(common | content)) for content in (before, now)]
+    assert plans[1].changes(plans[0], ["x"]) == ["parameters.x", "parameters.y", "program"]
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
@@ -30,11 +28,6 @@ _OF_ONE_RUN = "WANDB_RUN_ID"
 _TAIL = 1 << 16
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LONGEST = 300
-
-_POLL, _IDLE = 0.1, 1.0
-"""Seconds between two checks of the processes, and of the trials if there is none to start."""
-
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Process:
@@ -111,87 +104,6 @@ def _bound_to(parent: int) -> Callable[[], None]:
             os._exit(128 + signal.SIGTERM)
 
     return bind
-
-
-P = TypeVar("P", bound=Process)
-
-
-class Runner(Generic[P]):
-    """Runs a process in every slot and forwards signals to the processes.
-
-    Subclasses start processes and record how they end.
-
-    Args:
-        slots: environment variables of each process that may run at the same time.
-    """
-
-    def __init__(self, slots: Sequence[Mapping[str, str]]) -> None:
-        self.slots = slots
-        self.signal = 0
-        """Number of the signal that asked all processes to save and end, or 0."""
-        self._running: dict[int, P] = {}
-        self._next_start = 0.0
-
-    def start(self, environment: Mapping[str, str]) -> P | None:
-        """Start the next process; None if there is nothing to start now."""
-        raise NotImplementedError
-
-    def watch(self, process: P) -> None:
-        """Check a running process."""
-
-    def end(self, process: P, code: int) -> None:
-        """Record the result of a process, given its exit code."""
-        raise NotImplementedError
-
-    def more(self) -> bool:
-        """Return True if there may be a process to start later, although none is running."""
-        return False
-
-    def run(self) -> int:
-        """Run until nothing is left or a signal is received, and return the number of the signal or 0.
-
-        After a signal, each process saves and ends, and continues at the next start. A second signal kills
-        them.
-        """
-        heeded = [number for number in _ENDS if signal.getsignal(number) is not signal.SIG_IGN]
-        handlers = {number: signal.signal(number, self._on_signal) for number in heeded}
-        try:
-            while self._step():
-                time.sleep(_POLL if self._running else _IDLE)
-        finally:
-            for process in self._running.values():
-                process.stop()
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-        return self.signal
-
-    def _step(self) -> bool:
-        """Check all slots once; return False at the end."""
-        for slot, process in list(self._running.items()):
-            code = process.poll()
-            if code is not None:
-                del self._running[slot]
-                self._next_start = 0.0
-                self.end(process, code)
-            elif self.signal:
-                process.stop()
-            else:
-                self.watch(process)
-        for slot, environment in enumerate(self.slots):
-            if slot not in self._running and not self.signal and time.monotonic() >= self._next_start:
-                if (started := self.start(environment)) is not None:
-                    self._running[slot] = started
-                else:
-                    self._next_start = time.monotonic() + _IDLE
-        return bool(self._running) or (not self.signal and self.more())
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        again, self.signal = bool(self.signal), number
-        if not again:
-            name = signal.Signals(number).name
-            os.write(2, f"\n{name}: the runs save and end; a second signal kills them\n".encode())
-        for process in self._running.values() if again else ():
-            process.stop(signal.SIGKILL)
 
 
 def slots(*, workers: int | None, per_gpu: int | None) -> list[dict[str, str]]:

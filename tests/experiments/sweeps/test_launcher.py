@@ -9,7 +9,7 @@ import pytest
 from sweeping import until
 
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.sweeps.runner import Process, slots
+from ssl_vision.experiments.sweeps.launcher import Process, slots
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_process_receives_sigterm_when_its_parent_is_killed(tmp_path):
         "pathlib.Path('ready').touch()\n"
         "time.sleep(100)\n"
     )
-    code = "from ssl_vision.experiments.sweeps.runner import Process; import os, pathlib, sys, time\n"
+    code = "from ssl_vision.experiments.sweeps.launcher import Process; import os, pathlib, sys, time\n"
     code += f"os.chdir({str(tmp_path)!r}); log = pathlib.Path('log')\n"
     code += "process = Process([sys.executable, 'waiting.py'], log, {}); time.sleep(100)"
     parent = subprocess.Popen([sys.executable, "-c", code])
