@@ -18,7 +18,7 @@ from provenance import provenance, save
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))
 FRAME = "document.querySelector('.explorer')"
 MOVE = """((frame, place) => {
-    const input = frame.querySelector('.knobs input');
+    const input = frame.querySelector('input');
     input.value = place;
     const begin = performance.now();
     input.dispatchEvent(new Event('input'));
@@ -38,7 +38,7 @@ def measured(page: Path, steps: int) -> list[dict[str, Any]]:
     rows = []
     for name in browser(f"Object.keys({FRAME}.explorer.data.objectives)"):
         browser(f"{FRAME}.explorer.change('{name}')")
-        times = [browser(f"{MOVE}({FRAME}, {1000 * step // steps})") for step in range(steps)]
+        times = [browser(f"{MOVE}({FRAME}, {2 * step / steps - 2})") for step in range(steps)]
         rows.append({"objective": name, "median": statistics.median(times), "largest": max(times)})
     browser.driver.quit()
     return rows
