@@ -119,8 +119,6 @@ ATTRIBUTES_BY_NAME = {
     "experiments/report/explorer.py": "parameters of rules and margin losses; any network's objective",
     "data/augment/options.py": "options",
     "descriptions.py": "fields",
-    "experiments/report/maps/drawing.py": "fields of a map",
-    "experiments/report/maps/maps.py": "fields of a map",
     "metrics/knn.py": "states of a torchmetrics metric",
     "methods/optimizer.py": "options",
     "objectives/reclaim.py": "layers",
@@ -143,7 +141,7 @@ ATTRIBUTES_BY_NAME = {
     "tracking/wandb.py": "W&B's run, if W&B is imported",
     "runs/reading.py": "YAML's C loader, of some builds; anchors, of some events; an error's text",
     # inspect the class of an object
-    "experiments/report/maps/anchors.py": "the loss that a class overrides",
+    "experiments/report/gradient_factors.py": "the loss that a class overrides",
 }
 """Files that use getattr or hasattr, and why."""
 
@@ -166,7 +164,7 @@ CAPS = {
     "evaluation": (2163, 15),
     "experiments": (0, 1),
     "experiments/compare": (1150, 9),
-    "experiments/report": (2358, 17),
+    "experiments/report": (2297, 13),
     "experiments/reproduce": (838, 8),
     "experiments/sweeps": (1419, 8),
     "export": (630, 5),
