@@ -140,13 +140,6 @@ def test_few_labels_table_matches_benchmark_record(monkeypatch):
     assert "dirty" not in record["commit"]
 
 
-def test_explorer_times_match_benchmark_record(monkeypatch):
-    monkeypatch.syspath_prepend(DOCS.parent / "benchmarks")
-    record = json.loads((DOCS.parent / "benchmarks" / "results" / "explorer.json").read_text())
-    assert importlib.import_module("explorer").table(record["rows"]) in (DOCS / "report.md").read_text()
-    assert "dirty" not in record["commit"]
-
-
 def test_worked_example_of_concepts_page_is_correct():
     page = (DOCS / "concepts.md").read_text()
     for temperature, stated in (
