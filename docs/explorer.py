@@ -29,11 +29,11 @@ def main(page: str) -> None:
     browser(f"{frame}.scrollIntoView({{behavior: 'instant'}})")
     browser.until(f"{frame}.explorer !== undefined")
     browser(f"(e => e.change(e.data.chosen, {TAU}, {ANCHOR}))({frame}.explorer)")
-    browser.until(f"{frame}.querySelector('.plane path.path') !== null")
+    browser.until(f"{frame}.querySelector('.plane .main-svg') !== null")
     box = "{}.getBoundingClientRect()"
     left, top, width, bottom = browser(
         "((title, end) => [title.left + scrollX, title.top + scrollY, title.width, end.bottom + scrollY])"
-        f"({box.format(one('#temperature h2'))}, {box.format(one('.explorer .panels'))})"
+        f"({box.format(one('#temperature h2'))}, {box.format(one('.explorer .grid'))})"
     )
     clip = {"x": left - 16, "y": top - 16, "width": width + 32, "height": bottom - top + 32}
     clip["scale"] = WIDTH / clip["width"]

@@ -63,7 +63,7 @@ COMMANDS = {
     "doctor": Command("ssl_vision.cli.doctor", "check packages, hardware and data sets", "information"),
     "validate": Command("ssl_vision.cli.fit_command", "validate a checkpoint as during training"),
     "data": Command("ssl_vision.cli.data_folder", "check a folder of images, or compute its statistics"),
-    "maps": Command(f"{_EXPERIMENTS}.report.maps.maps", "draw maps of objectives, as in the papers"),
+    "maps": Command(f"{_EXPERIMENTS}.report.maps", "draw maps of objectives, as in the papers"),
 }
 """Commands by name. The first page of the help lists those that have a group."""
 

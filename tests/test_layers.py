@@ -121,8 +121,6 @@ ATTRIBUTES_BY_NAME = {
     "experiments/report/explorer.py": "parameters of rules and margin losses; any network's objective",
     "data/augment/view_parameters.py": "options",
     "descriptions.py": "fields",
-    "experiments/report/maps/drawing.py": "fields of a map",
-    "experiments/report/maps/maps.py": "fields of a map",
     "metrics/knn.py": "states of a torchmetrics metric",
     "methods/optimizer.py": "options; torch's mark of optimizers that read found_inf",
     "objectives/reclaim.py": "layers",
@@ -144,7 +142,7 @@ ATTRIBUTES_BY_NAME = {
     "tracking/wandb.py": "W&B's run, if W&B is imported",
     "runs/files.py": "YAML's C loader, of some builds; an error's text",
     # inspect the class of an object
-    "experiments/report/maps/anchors.py": "the loss that a class overrides",
+    "experiments/report/gradient_factors.py": "the loss that a class overrides",
 }
 """Files that use getattr or hasattr, and why."""
 
@@ -167,9 +165,9 @@ CAPS = {
     "evaluation": (1974, 15),
     "experiments": (0, 1),
     "experiments/compare": (1033, 8),
-    "experiments/report": (3031, 25),
+    "experiments/report": (2652, 18),
     "experiments/reproduce": (564, 4),
-    "experiments/sweeps": (1385, 8),
+    "experiments/sweeps": (1384, 8),
     "export": (630, 5),
     "methods": (944, 15),
     "metrics": (1074, 19),
@@ -192,9 +190,6 @@ SAME_NAME = {
 
 SINGLE_IMPORTER = {
     "callbacks/step_seeds.py",
-    "experiments/report/alignment_uniformity.py",
-    "experiments/report/configuration.py",
-    "experiments/report/confusion.py",
 }
 """Modules of fewer than 60 code lines that only one other module imports. This list may only shrink."""
 

@@ -11,7 +11,7 @@ from settings import TINY
 import ssl_vision
 from ssl_vision.data import Digits, Views
 from ssl_vision.encoders import Timm
-from ssl_vision.experiments.report import protocols
+from ssl_vision.experiments.report.accuracies import protocols
 from ssl_vision.main import main
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.registry import Run
@@ -93,7 +93,7 @@ def test_networks_beside_a_run_have_their_own_values(run, tmp_path, capsys):
     assert values(file, "larger") == values(file, "exported") == values(other / "evaluation.json", "trained")
     assert values(file, "own") == values(file, "trained")
     assert all(row in json.loads(file.read_text()) for row in before)
-    assert "larger backbone" in str(protocols.section(Run(run)).html)
+    assert "larger backbone" in protocols(Run(run))[1]
     assert main(["evaluate", str(run), "--protocol=solo", *beside[:1], "--report=false"]) == 0
     assert len(values(file, "larger")) == len(values(file, "own")) == 1  # "larger" is replaced, "own" is kept
 

@@ -16,7 +16,8 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import embed
 from ssl_vision.evaluation.measurement import kinds
 from ssl_vision.evaluation.protocol import _measurement
-from ssl_vision.experiments.report import curves, protocols
+from ssl_vision.experiments.report.accuracies import protocols
+from ssl_vision.experiments.report.curves import of_layers
 from ssl_vision.main import main
 from ssl_vision.pretrained.opened_run import open_run
 from ssl_vision.runs.registry import Run
@@ -123,7 +124,7 @@ def test_evaluation_file_describes_metric_without_its_module(run, user_folder):
     value = next(row["value"] for row in rows if row["metric"] == "impurity")
     assert written["groups"][1]["mean"] == pytest.approx(100 * value)
     defined.pop("impurity")
-    assert "strangers %" in protocols.section(Run(run)).html
+    assert "strangers %" in protocols(Run(run))[1]
 
 
 def test_logged_metric_with_description_has_curve(run, capsys):
@@ -132,9 +133,9 @@ def test_logged_metric_with_description_has_curve(run, capsys):
     cells = [line.split(",")[column] for line in lines]
     lines = [f"{line},{cell}" for line, cell in zip(lines, cells, strict=True)]
     (run / "metrics.csv").write_text("\n".join([f"{head},val/impurity", *lines, ""]))
-    assert "strangers" not in curves.section(Run(run)).html
+    assert "strangers" not in of_layers(Run(run))[1]
     evaluated(run)  # imports the module
-    body = curves.section(Run(run)).html
+    body = of_layers(Run(run))[1]
     assert "Validation strangers, %" in body
     assert "neighbours of other classes" in body
     capsys.readouterr()

@@ -3,7 +3,10 @@
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
+
+from ssl_vision.experiments.report import page
 
 
 class Page(HTMLParser):
@@ -40,3 +43,10 @@ class Page(HTMLParser):
     def all(self, tag: str) -> list[dict[str, str | None]]:
         """Return the attributes of all elements with a tag name."""
         return [attrs for name, attrs in self.elements if name == tag]
+
+
+def css_variables() -> list[dict[str, str]]:
+    """Return the colours of the light and of the dark page by the names of their variables."""
+    css = (Path(page.__file__).parent / "templates" / "page.css").read_text(encoding="utf-8")
+    found = re.findall(r"--(\w+): light-dark\((#\w{6}), (#\w{6})\)", css)
+    return [{name: colours[theme] for name, *colours in found} for theme in (0, 1)]

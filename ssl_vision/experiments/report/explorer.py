@@ -1,10 +1,7 @@
 """Weights of the negatives of a run's own embeddings, for any temperature and objective of the family."""
 
 import base64
-import dataclasses
-import math
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import torch
@@ -12,18 +9,26 @@ from markupsafe import Markup
 from torch import Tensor
 
 from ssl_vision.experiments.report.context import FeatureView, ReportContext, evenly_spaced
-from ssl_vision.experiments.report.markup import numbers, render
-from ssl_vision.experiments.report.page import Missing, Section
+from ssl_vision.experiments.report.page import Missing, numbers, render_template
 from ssl_vision.experiments.report.sprite_sheet import SpriteSheet
+from ssl_vision.metrics import pair_statistics
 from ssl_vision.metrics.rows import unit_rows
-from ssl_vision.objectives import Anchors, Contrastive, Objective, contrastive
+from ssl_vision.objectives import (
+    Anchors,
+    Contrastive,
+    Objective,
+    contrastive,
+    logit_margin,
+    normalize,
+    positive_similarity,
+)
 from ssl_vision.runs.registry import Run
 
 IMAGES = 1000
 """Largest number of images; each has two embeddings."""
 
-SAMPLE = 64
-"""Images of the batch whose step is drawn in the plane of uniformity and tolerance."""
+SAMPLE, STEP = 64, 0.1
+"""Images of the batch that is drawn in the plane of uniformity and tolerance, and the length of its steps."""
 
 SIDE = 64
 """Longest side of an image in pixels."""
@@ -32,6 +37,9 @@ _WIDTH = 128
 """Largest number of stored dimensions."""
 
 _LARGEST = 2**15 - 1
+
+_LOGARITHMS = [place / 8 for place in range(-16, 1)]
+"""Logarithms to base 10 of the temperatures from 0.01 to 1 at which steps are computed."""
 
 _MARGINS = torch.tensor([-2000, *torch.arange(-15, 15.01, 0.02), -1e-9, 1e-9, 2000]).double().sort().values
 _SIMILARITIES = torch.linspace(-1, 1, 41).double()
@@ -47,7 +55,7 @@ class Stored(NamedTuple):
     """Largest difference between a cosine of two rows and that of the embeddings."""
 
 
-def section(context: ReportContext) -> Section:
+def section(context: ReportContext) -> tuple[str, Markup]:
     """Let the reader choose an anchor, a temperature and an objective, and show the weights that result.
 
     The images are those of the map, or 1,000 of them; the page draws them from the map's sprite sheet.
@@ -55,16 +63,16 @@ def section(context: ReportContext) -> Section:
     Raises:
         Missing: There are no features, or fewer than three images.
     """
-    places = _places(context.feature_view())
     lead = (
         "An objective pushes an image away from all other images of the batch, its negatives, and the "
         "temperature τ decides how unequally. Choose an image and move τ: the area of an image is its share "
         "of the push."
     )
-    return _section("temperature", "What the temperature does here", lead, _frame(context, places))
+    frame = _frame(context, _places(context.feature_view()))
+    return lead, render_template("explorer.html", frames={"": frame})
 
 
-def comparison(runs: Sequence[Run], names: Sequence[str], **options: Any) -> Section:
+def comparison(runs: Sequence[Run], names: Sequence[str], **options: Any) -> tuple[str, Markup]:
     """Show two runs side by side, for one anchor, and the negatives that they weigh most differently.
 
     Args:
@@ -83,20 +91,12 @@ def comparison(runs: Sequence[Run], names: Sequence[str], **options: Any) -> Sec
         raise Missing("the two runs have different images")
     sheet = SpriteSheet("image", side=SIDE)
     sheet.add(first.images.at(first.shown))
-    frames = [_frame(context, places, name) for context, name in zip(contexts, names, strict=True)]
+    frames = {name: _frame(context, places) for context, name in zip(contexts, names, strict=True)}
     lead = (
         "The same images in both runs, each with the run's own embeddings, objective and temperature. The "
         "area of an image is its share of the push on the anchor. Choose an anchor in either run."
     )
-    content = render("explorer_pair.html", frames=frames, names=names)
-    drawn = _section("temperature", "Where the runs weigh negatives differently", lead, content)
-    return dataclasses.replace(drawn, style=sheet.style() + drawn.style)
-
-
-def _section(key: str, title: str, lead: str, content: Markup) -> Section:
-    templates = files("ssl_vision.experiments.report") / "templates"
-    style, script = ((templates / f"explorer.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
-    return Section(key, title, lead, content, style=style, script=script)
+    return lead, sheet.style() + render_template("explorer.html", frames=frames)
 
 
 def _places(view: FeatureView) -> Tensor:
@@ -105,19 +105,17 @@ def _places(view: FeatureView) -> Tensor:
     return evenly_spaced(len(view.shown), IMAGES)
 
 
-def _frame(context: ReportContext, places: Tensor, run: str = "") -> Markup:
-    """The controls and drawings of a run, for the images at some places of the map."""
+def _frame(context: ReportContext, places: Tensor) -> dict[str, Any]:
+    """What the page states and computes about a run, for the images at some places of the map."""
     view = context.feature_view()
     rows, count = view.shown[places], len(places)
     stored = quantise(*context.view_pairs(rows))
-    labels = view.images.labels[rows]
+    labels, unit = view.images.labels[rows], unit_rows(stored.rows.double())
     objective = getattr(context.extractor.network, "objective", None)
-    unit = unit_rows(stored.rows.double())
-    objectives = offered(
-        objective if isinstance(objective, Objective) else None, (unit[:count] * unit[count:]).sum(dim=1)
-    )
+    objectives = offered(objective if isinstance(objective, Objective) else None, unit, labels)
     own, sample = type(objective).__name__, evenly_spaced(count, SAMPLE)
-    payload = {
+    labelled = bool((labels >= 0).any())
+    data = {
         "embeddings": base64.b64encode(stored.rows.numpy().astype("<i2").tobytes()).decode(),
         "width": stored.rows.shape[1],
         "places": places.tolist(),
@@ -126,14 +124,11 @@ def _frame(context: ReportContext, places: Tensor, run: str = "") -> Markup:
         "names": {label: view.name(label) for label in torch.unique(labels).tolist()},
         "objectives": objectives,
         "chosen": next((name for name in reversed(objectives) if name.split()[0] == own), "InfoNCE"),
-        "sample": sample.tolist(),
+        "logarithms": _LOGARITHMS,
+        "here": _in_plane(unit[sample], labels[sample]) if labelled else None,
     }
-    return render(
-        "explorer.html", data=payload, run=run, takeaways=takeaways(stored.rows, labels), count=count,
-        error=stored.error, labelled=bool((labels >= 0).any()), training=_training(context, count),
-        sample=len(sample),
-        images=f"{count:,} of {view.split}, evenly spaced" if count < len(view.images) else view.split,
-    )  # fmt: skip
+    images = f"{count:,} of {view.split}, evenly spaced" if count < len(view.images) else view.split
+    return {"data": data, "count": count, "error": stored.error, "sample": len(sample), "images": images}
 
 
 def quantise(first: Tensor, second: Tensor) -> Stored:
@@ -152,32 +147,35 @@ def quantise(first: Tensor, second: Tensor) -> Stored:
     return Stored(rounded.to(torch.int16), float((unit @ unit.T - cosines).abs().max()))
 
 
-def offered(own: Objective | None, positive: Tensor) -> dict[str, dict[str, Any]]:
+def offered(own: Objective | None, unit: Tensor, labels: Tensor) -> dict[str, dict[str, Any]]:
     """Descriptions of the presets at their defaults, by name, and of the run's own objective.
 
     Args:
         own: objective of the run.
-        positive: cosines of the positive pairs, for temperature rules, shape (N,).
+        unit: unit embeddings of both views, shape (2N, D).
+        labels: labels of the images, shape (N,).
     """
     defined = (each for each in vars(contrastive).values() if isinstance(each, type))
     classes = (cls for cls in defined if issubclass(cls, Contrastive) and cls is not Contrastive)
     public = (cls for cls in classes if not cls.__name__.startswith("_"))
-    objectives = {cls.__name__: each for cls in public if (each := described(cls(), positive))}
-    if own is not None and (mine := described(own, positive)):
+    objectives = {cls.__name__: each for cls in public if (each := described(cls(), unit, labels))}
+    if own is not None and (mine := described(own, unit, labels)):
         name = type(own).__name__
         objectives[name if objectives.get(name, mine) == mine else f"{name} of this run"] = mine
     return objectives
 
 
-def described(objective: Objective, positive: Tensor) -> dict[str, Any] | None:
-    """Temperature and gradient weights of an objective; None if the page cannot compute its gradient.
+def described(objective: Objective, unit: Tensor, labels: Tensor) -> dict[str, Any] | None:
+    """Temperature, gradient weights and steps of an objective; None if the page cannot compute its gradient.
 
     The weights are a table over the logit margin at the temperature ``at`` (None: that of the objective), or
-    over the positive similarity.
+    over the positive similarity. The steps are uniformities and tolerances after a step of gradient descent
+    at each of the tabulated temperatures.
     """
     if not isinstance(objective, Contrastive) or type(objective)._shift is not Contrastive._shift:
         return None
-    tau, outer, pulls = objective.temperature(positive).detach().cpu(), list[float](), list[Tensor | None]()
+    tau = objective.temperature(positive_similarity(*unit.chunk(2))).detach().cpu()
+    outer, pulls = list[float](), list[Tensor | None]()
     if tau.ndim:
         return None
 
@@ -206,52 +204,34 @@ def described(objective: Objective, positive: Tensor) -> dict[str, Any] | None:
         at, says = outer[0], f"W at τ = {outer[0]:g}"
     elif torch.allclose(values, knots.sigmoid()):
         says = "W"
-    table = {"of": "positive" if varies[1] else "margin", "at": at, "says": says}
-    return table | {"temperature": float(tau), "knots": knots.tolist(), "values": numbers(values.tolist(), 9)}
+    sample = evenly_spaced(len(labels), SAMPLE)
+    both, ends = torch.cat([unit[sample], unit[sample + len(labels)]]), list[list[float]]()
+    for logarithm in _LOGARITHMS:
+        moved = stepped(objective, both, 10**logarithm)[: len(sample)]
+        ends.append(_in_plane(moved, labels[sample]))
+    return {
+        "of": "positive" if varies[1] else "margin", "at": at, "says": says, "temperature": float(tau),
+        "knots": knots.tolist(), "values": numbers(values.tolist(), 9),
+        "steps": [numbers(axis, 7) for axis in zip(*ends, strict=True)],
+    }  # fmt: skip
 
 
-def takeaways(rows: Tensor, labels: Tensor) -> list[str]:
-    """Sentences on an average anchor at a low and at a high temperature.
+def stepped(objective: Contrastive, unit: Tensor, temperature: float) -> Tensor:
+    """Unit rows (2N, D) after a step of gradient descent whose root mean square length is 0.1."""
+    rows, tau = unit.clone().requires_grad_(), torch.tensor(temperature, dtype=unit.dtype)
+    first, second = rows.chunk(2)
 
-    Args:
-        rows: embeddings of both views, shape (2N, D).
-        labels: labels of the images, shape (N,).
-    """
-    unit, labels = unit_rows(rows.double()), labels.repeat(2)
-    images = torch.arange(len(rows) // 2).repeat(2)
-    same_image = images == images[:, None]
-    same_class = (labels == labels[:, None]) & (labels >= 0) & ~same_image
-    cosines = (unit @ unit.T).masked_fill(same_image, -torch.inf)
-    hardest = max(1, (len(rows) - 2) // 100)
-    low, high = ((cosines / tau).softmax(dim=1) for tau in (0.05, 0.5))
-    top = [100 * float(share.topk(hardest, dim=1).values.sum(dim=1).mean()) for share in (low, high)]
-    sentences = [
-        f"At τ = 0.05, the hardest 1 % of an anchor's negatives exert {top[0]:.0f} % of the push on it, at "
-        f"τ = 0.5 only {top[1]:.0f} %, on average over all anchors."
-    ]
-    if same_class.any() and not same_class[~same_image].all():
-        part = 100 * float(same_class.sum() / (~same_image).sum())
-        shares = [100 * float((share * same_class).sum(dim=1).mean()) for share in (low, high)]
-        sentences.append(
-            f"Images of the anchor's own class are {part:.0f} % of the negatives. They exert "
-            f"{shares[0]:.0f} % of the push at τ = 0.05 and {shares[1]:.0f} % at τ = 0.5: "
-            + (
-                "the lower temperature pushes a class apart more."
-                if shares[0] > shares[1] + 1
-                else "here the temperature hardly changes how much a class is pushed apart."
-            )
-        )
-    return sentences
+    def margin_at(temperature: Tensor | float) -> Tensor:
+        return logit_margin(first, second, temperature)
+
+    positive = positive_similarity(first, second).repeat(2)
+    losses = objective.margin_loss(Anchors(margin_at(tau), positive, tau, torch.no_grad()(margin_at)))
+    (gradient,) = torch.autograd.grad(losses.sum(), rows)
+    length = gradient.square().sum(dim=1).mean().sqrt()
+    return unit if length == 0 else normalize(unit - STEP / length * gradient)
 
 
-def _training(context: ReportContext, count: int) -> str:
-    """Compare the number of negatives with that of training, where the batch size is known."""
-    batch = context.run.setting("batch_size")
-    if not isinstance(batch, int) or batch < 2:
-        return ""
-    if context.run.setting("model.objective.gather") is not False:
-        batch *= context.run.processes
-    shift = -math.log((count - 1) / (batch - 1))
-    return f"Training used batches of {batch:,} images, which changes d by about {shift:+.1f}.".replace(
-        "-", "−"
-    )
+def _in_plane(unit: Tensor, labels: Tensor) -> list[float]:
+    """Uniformity and tolerance of unit rows."""
+    statistics = pair_statistics(unit, labels)
+    return [float(statistics.uniformity), float(statistics.tolerance)]

@@ -1,13 +1,15 @@
-"""Images with their nearest neighbours, and similar pairs of images of different classes."""
+"""Galleries: nearest neighbours, similar images of different classes, and augmented views."""
 
 import torch
 from markupsafe import Markup
 from torch import Tensor
+from torch.nn import functional as F
 
-from ssl_vision.data import Images
+from ssl_vision.data import ImageData, Images
+from ssl_vision.data.augment.random_views import Views
+from ssl_vision.data.loading.loader import Order
 from ssl_vision.experiments.report.context import NEAR, FeatureView, ReportContext
-from ssl_vision.experiments.report.markup import macros
-from ssl_vision.experiments.report.page import Missing, Section
+from ssl_vision.experiments.report.page import Missing, macros
 from ssl_vision.experiments.report.sprite_sheet import SpriteSheet
 from ssl_vision.metrics.rows import unit_rows
 
@@ -15,9 +17,14 @@ _QUERIES = 10
 _MISTAKES = 6
 _PAIRS = 12
 _TILE = 2048
+_VIEWED = 12
+_SIDE = 96
+
+Captioned = tuple[Markup, list[str]]
+"""An image and the lines of its caption."""
 
 
-def neighbours(context: ReportContext, sheet: SpriteSheet) -> Section:
+def neighbours(context: ReportContext, sheet: SpriteSheet) -> tuple[str, Markup]:
     """Show images of up to ten classes and images that kNN misclassifies, with their nearest neighbours.
 
     Raises:
@@ -29,17 +36,15 @@ def neighbours(context: ReportContext, sheet: SpriteSheet) -> Section:
     content = _rows(view, queries(view.images), sheet)
     wrong = mistakes(view)
     if len(wrong):
-        content += Markup(
-            "<h3>Images that kNN misclassifies, with the most similar neighbour first</h3>"
-        ) + _rows(view, wrong, sheet)
+        title = "Images that kNN misclassifies, with the most similar neighbour first"
+        content += Markup("<h3>{}</h3>").format(title) + _rows(view, wrong, sheet)
     neighbours_from = "training images" if view.bank else "same images"
     lead = f"Each row shows an image and the five {neighbours_from} with the highest cosine similarity."
     lead += " ✓ marks the same class." if view.images.labelled.any() else ""
-    lead += _vote_note(view)
-    return Section("neighbours", "Nearest neighbours", lead, content)
+    return lead + _vote_note(view), content
 
 
-def negatives(context: ReportContext, sheet: SpriteSheet) -> Section:
+def negatives(context: ReportContext, sheet: SpriteSheet) -> tuple[str, Markup]:
     """Show the most similar pairs of images of different classes.
 
     Raises:
@@ -49,17 +54,16 @@ def negatives(context: ReportContext, sheet: SpriteSheet) -> Section:
     pairs = closest(view.features["backbone"], view.images.labels)
     if not pairs:
         raise Missing("this section requires images of at least two classes")
-    content = []
-    for i, j, cosine in pairs:
-        images = [tile(view, view.images, row, sheet) for row in (i, j)]
-        names = " · ".join(view.name(int(view.images.labels[row])) for row in (i, j))
-        content.append({"original": "", "images": images, "caption": [names, f"{cosine:.3f}"]})
+    groups = [
+        ([captioned(view, view.images, row, sheet) for row in (i, j)], [f"{cosine:.3f}"])
+        for i, j, cosine in pairs
+    ]
     lead = (
         "These are the pairs of different classes with the highest cosine similarity. Each image is in one "
         "pair only. If the two images look alike to you as well, they do not show what the labels "
         "distinguish. Otherwise, check the augmented views."
     )
-    return Section("negatives", "Similar images of other classes", lead, macros.cards(content))
+    return lead, macros.gallery(groups, "pairs")
 
 
 def queries(images: Images) -> list[int]:
@@ -118,17 +122,17 @@ def closest(features: Tensor, labels: Tensor) -> list[tuple[int, int, float]]:
 
 
 def _rows(view: FeatureView, rows: list[int], sheet: SpriteSheet) -> Markup:
-    queries = []
+    bank, groups = view.bank or view.images, []
     for row in rows:
-        label = int(view.images.labels[row])
-        images = [(tile(view, view.images, row, sheet), [view.name(label)])]
+        label, images = int(view.images.labels[row]), [captioned(view, view.images, row, sheet)]
         near = view.neighbours.index[row, :NEAR].tolist()
-        cosines = view.neighbours.similarity[row, :NEAR].tolist()
-        images += [
-            _neighbour(view, place, label, cosine, sheet) for place, cosine in zip(near, cosines, strict=True)
-        ]
-        queries.append({"images": images, "details": vote_details(view, row)})
-    return macros.gallery(queries)
+        for place, cosine in zip(near, view.neighbours.similarity[row, :NEAR].tolist(), strict=True):
+            other, kind = int(bank.labels[place]), ""
+            if label >= 0 and other >= 0:
+                kind = "same" if other == label else "other"
+            images.append(captioned(view, bank, place, sheet, kind, f"{cosine:.3f}"))
+        groups.append((images, vote_details(view, row)))
+    return macros.gallery(groups, "neighbours")
 
 
 def vote_details(view: FeatureView, row: int) -> list[str]:
@@ -169,18 +173,68 @@ def _vote_note(view: FeatureView) -> str:
     return note
 
 
-def _neighbour(
-    view: FeatureView, row: int, label: int, cosine: float, sheet: SpriteSheet
-) -> tuple[Markup, list[str]]:
-    bank = view.bank or view.images
-    neighbour_label = int(bank.labels[row])
-    mark, kind = "", ""
-    if label >= 0 and neighbour_label >= 0:
-        mark, kind = ("✓ ", "same") if neighbour_label == label else ("✗ ", "other")
-    return tile(view, bank, row, sheet, kind), [f"{mark}{view.name(neighbour_label)}", f"{cosine:.3f}"]
-
-
-def tile(view: FeatureView, images: Images, row: int, sheet: SpriteSheet, classes: str = "") -> Markup:
-    """An element that shows one of the images, which is added to the sheet."""
+def captioned(
+    view: FeatureView, images: Images, row: int, sheet: SpriteSheet, kind: str = "", *lines: str
+) -> Captioned:
+    """An element that shows one of the images, which is added to the sheet, and its class and other lines."""
     (place,) = sheet.add(images.at(torch.tensor([row])))
-    return sheet.tile(place, f"image {row}, {view.name(int(images.labels[row]))}", classes=classes)
+    name = view.name(int(images.labels[row]))
+    mark = {"same": "✓ ", "other": "✗ "}.get(kind, "")
+    return sheet.tile(place, f"image {row}, {name}", classes=kind), [f"{mark}{name}", *lines]
+
+
+def first_batch(data: ImageData, count: int) -> Tensor:
+    """Indices of at most so many images of the first batch.
+
+    Raises:
+        Missing: There are no images.
+    """
+    indices = Order(len(data.split("pretrain")), shuffle=True, seed=data.seed).rows()[:count]
+    if not len(indices):
+        raise Missing("the pretraining split has no images")
+    return indices
+
+
+def views(context: ReportContext) -> tuple[str, Markup]:
+    """Show images of the first batch with their views in the first and the last epoch.
+
+    Raises:
+        Missing: The images cannot be read.
+    """
+    data = context.images()
+    shown = list(dict.fromkeys((0, max(1, context.run.epoch) - 1)))
+    indices = first_batch(data, _VIEWED)
+    originals, sheet = SpriteSheet("original", side=_SIDE), SpriteSheet("view", side=_SIDE)
+    originals.add(data.split("pretrain").at(indices))
+    both = [views for epoch in shown for views in training_views(data, indices, epoch)]
+    side = max(views.shape[-1] for views in both)  # progressive resizing changes it
+    places = [list(sheet.add(F.interpolate(views, size=side))) for views in both]
+    groups = []
+    for i, index in enumerate(indices.tolist()):
+        tiles = [originals.tile(i, f"image {index} without augmentation")]
+        tiles += [
+            sheet.tile(place[i], f"view {1 + number % 2} of image {index} in epoch {shown[number // 2] + 1}")
+            for number, place in enumerate(places)
+        ]
+        groups.append(([(tile, list[str]()) for tile in tiles], list[str]()))
+    rows = " and ".join(f"epoch {epoch + 1}" for epoch in shown)
+    each = ", one row for each epoch" if len(shown) > 1 else ""
+    lead = (
+        f"Each image is followed by its two views in {rows}{each}. "
+        "Both views must still show the same object. If a view has lost it, the crops or the colour changes "
+        "are too strong."
+    )
+    return lead, originals.style() + sheet.style() + macros.gallery(groups, "views")
+
+
+def training_views(data: ImageData, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+    """Both views, uint8 (N, 3, S, S), of images of the pretraining split in an epoch from 0."""
+    images, views = data.split("pretrain").at(indices), data.training_views(epoch)
+    first, second = pixels(views(images, indices, seed=data.seed, epoch=epoch), views).chunk(2)
+    return first, second
+
+
+def pixels(normalised: Tensor, views: Views) -> Tensor:
+    """Undo the normalisation of views; returns uint8 images, shape (N, 3, S, S)."""
+    mean, std = (torch.tensor(values)[:, None, None] for values in (views.mean, views.std))
+    return ((normalised * std + mean) * 255).round_().clamp_(0, 255).to(torch.uint8)

@@ -1,18 +1,65 @@
-"""The page: one self-contained HTML file that makes no network requests."""
+"""The page: one self-contained HTML file that makes no network requests.
+
+Its parts are rendered by Jinja templates, in which every value that is not Markup is escaped.
+"""
 
 import base64
 import gzip
 import hashlib
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
+from typing import Any, Protocol, cast
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ssl_vision._version import __version__
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.report import markup
+
+COLOURS = tuple(f"var(--c{place})" for place in range(10))
+"""Colours of classes and lines, as CSS variables of page.css, which has values for light and dark pages.
+
+HTML uses them as they are. In Plotly traces and layouts, page.js looks up all variables.
+"""
+
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+"""Distinguish lines whose colours repeat."""
+
+_ENVIRONMENT = Environment(
+    loader=PackageLoader("ssl_vision.experiments.report"), autoescape=True, undefined=StrictUndefined,
+    trim_blocks=True, lstrip_blocks=True,
+)  # fmt: skip
+_ENVIRONMENT.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+
+
+class Macros(Protocol):
+    """The macros of templates/macros.html, which documents them."""
+
+    def __getattr__(self, name: str) -> Callable[..., Markup]:
+        """A macro."""
+
+
+macros = cast(Macros, _ENVIRONMENT.get_template("macros.html").module)
+
+
+def render_template(template: str, **values: Any) -> Markup:
+    """Render a file in templates/ with these values."""
+    return Markup(_ENVIRONMENT.get_template(template).render(values))
+
+
+def number(value: float, digits: int = 5) -> float | None:
+    """Round a value to significant digits for JSON; None if it is not finite."""
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+
+
+def numbers(values: Sequence[float], digits: int = 5) -> list[float | None]:
+    """Round each value as `number` does."""
+    return [number(value, digits) for value in values]
 
 
 @dataclass(frozen=True)
@@ -24,8 +71,6 @@ class Section:
         title: its heading.
         lead: one sentence on what to look for.
         html: its content.
-        style: CSS for its content.
-        script: JavaScript for its content, which runs after page.js.
         missing: why there is no content.
     """
 
@@ -33,13 +78,19 @@ class Section:
     title: str
     lead: str = ""
     html: Markup = field(default_factory=Markup)
-    style: str = ""
-    script: str = ""
     missing: str = ""
 
 
 class Missing(Exception):
     """The data of a section is not available; the message says why."""
+
+
+def make_section(key: str, title: str, make: Callable[[], tuple[str, Markup]]) -> Section:
+    """Make a section from its lead and content, or from the reason why they are missing."""
+    try:
+        return Section(key, title, *make())
+    except (Missing, InputError) as error:
+        return Section(key, title, missing=str(error).replace(f"{Path.home()}{os.sep}", f"~{os.sep}"))
 
 
 def render(title: str, summary: Markup, sections: Sequence[Section]) -> str:
@@ -57,17 +108,17 @@ def render(title: str, summary: Markup, sections: Sequence[Section]) -> str:
         InputError: Plotly is not installed.
     """
     templates = files("ssl_vision.experiments.report") / "templates"
-    style, script = ((templates / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    script += "".join(section.script for section in sections)
+    style, page, explorer = (
+        (templates / name).read_text(encoding="utf-8") for name in ("page.css", "page.js", "explorer.js")
+    )
     plotly, digest = _plotly()
     policy = (
         "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; "
-        f"script-src '{_digest(script)}' '{digest}'; base-uri 'none'; form-action 'none'"
+        f"script-src '{_digest(page + explorer)}' '{digest}'; base-uri 'none'; form-action 'none'"
     )
-    return markup.render(
+    return render_template(
         "page.html", title=title, summary=summary, sections=sections, policy=policy, version=__version__,
-        style=Markup(style + "".join(section.style for section in sections)),
-        script=Markup(script), plotly=Markup(plotly),
+        style=Markup(style), script=Markup(page + explorer), plotly=Markup(plotly),
     )  # fmt: skip
 
 

@@ -1,38 +1,32 @@
 """``ssl-vision report``: an HTML report of one run, or a comparison of several."""
 
-import dataclasses
-import os
 import sys
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
+
+import torch
+from markupsafe import Markup
+from torch import Tensor
+from torchvision.utils import make_grid
 
 from ssl_vision.cli.import_paths import add_allow_class, allowed_classes
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.data import ImageData
-from ssl_vision.errors import InputError
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
-from ssl_vision.experiments.report import (
-    alignment_uniformity,
-    comparison,
-    configuration,
-    confusion,
-    curves,
-    embedding_map,
-    explorer,
-    gallery,
-    protocols,
-    summary,
-    views,
-    weights,
-)
-from ssl_vision.experiments.report.context import ReportContext
-from ssl_vision.experiments.report.page import Missing, Section, render
-from ssl_vision.experiments.report.sprite_sheet import SpriteSheet
-from ssl_vision.experiments.report.wandb_media import mirror_media
-from ssl_vision.runs.config import below_home
+from ssl_vision.experiments.report import accuracies, curves, explorer, feature_charts, gallery
+from ssl_vision.experiments.report.context import NEAR, ReportContext
+from ssl_vision.experiments.report.page import Missing, macros, make_section, render
+from ssl_vision.experiments.report.several_runs import comparison_page, flat
+from ssl_vision.experiments.report.sprite_sheet import SpriteSheet, displayed
+from ssl_vision.runs.config import as_yaml
 from ssl_vision.runs.files import write_text
 from ssl_vision.runs.registry import Run, find_runs, readable
+from ssl_vision.tracking.wandb import opened_mirror
+
+_UPLOADED = 16
+"""Number of images whose views are uploaded to W&B."""
 
 
 def run(args: Sequence[str]) -> None:
@@ -114,7 +108,7 @@ def write(
         )
         write_text(context.run.folder.report_file, run_page(context))
         if context.run.config.get("wandb_media") and context.run.folder.owned:
-            mirror_media(context)
+            _mirror_media(context)
     except Exception as error:
         print(f"{path}: no report was written ({' '.join(str(error).split())})", file=sys.stderr)
         return None
@@ -130,66 +124,83 @@ def run_page(context: ReportContext) -> str:
     Raises:
         InputError: The config of the run cannot be read, or Plotly is not installed.
     """
-    run, sheet = context.run, SpriteSheet("image", side=explorer.SIDE)
+    run, sheet, section = context.run, SpriteSheet("image", side=explorer.SIDE), make_section
     sections = [
-        _section("curves", "Training curves", lambda: curves.section(run)),
-        _section("plane", "Alignment and uniformity", lambda: alignment_uniformity.section(run)),
-        _section("weights", "Gradient weight W", lambda: weights.section(run)),
-        _section("protocols", "Test results by protocol", lambda: protocols.section(run)),
-        _section("map", "Map of the embeddings", lambda: embedding_map.section(context, sheet)),
-        _section("temperature", "What the temperature does here", lambda: explorer.section(context)),
-        _section("neighbours", "Nearest neighbours", lambda: gallery.neighbours(context, sheet)),
-        _section("negatives", "Similar images of other classes", lambda: gallery.negatives(context, sheet)),
-        _section("confusion", "kNN confusion matrix", lambda: confusion.section(context)),
-        _section("views", "Augmented views", lambda: views.section(context)),
-        _section("configuration", "Configuration", lambda: configuration.section(run)),
+        section("curves", "Training curves", lambda: curves.of_layers(run)),
+        section("plane", "Alignment and uniformity", lambda: curves.alignment_uniformity(run)),
+        section("weights", "Gradient weight W", lambda: curves.weights(run)),
+        section("protocols", "Test results by protocol", lambda: accuracies.protocols(run)),
+        section("map", "Map of the embeddings", lambda: feature_charts.embedding_map(context, sheet)),
+        section("temperature", "What the temperature does here", lambda: explorer.section(context)),
+        section("neighbours", "Nearest neighbours", lambda: gallery.neighbours(context, sheet)),
+        section("negatives", "Similar images of other classes", lambda: gallery.negatives(context, sheet)),
+        section("confusion", "kNN confusion matrix", lambda: feature_charts.confusion_matrix(context)),
+        section("views", "Augmented views", lambda: gallery.views(context)),
+        section("configuration", "Configuration", lambda: _configuration(run)),
     ]
-    opening = summary.of_one(context, sheet)
-    sections[-1] = dataclasses.replace(sections[-1], style=sheet.style())
-    return render(run.name, opening, sections)
+    opening = accuracies.summary(context, sheet)
+    return render(run.name, sheet.style() + opening, sections)
 
 
-def comparison_page(runs: Sequence[Run], by: str | None = None, **options: Any) -> str:
-    """The report that compares several runs; that of two runs shows where they weigh negatives differently.
+def _configuration(run: Run) -> tuple[str, Markup]:
+    """List every key with its value, and show config.yaml."""
+    lead = "Settings of model, data and trainer can be passed to ssl-vision fit as --KEY VALUE."
+    table = macros.table(["key", "value"], list(flat(run.config).items()), caption="Configuration")
+    file = Markup('<pre tabindex="0">{}</pre>').format(as_yaml(run.config))
+    return lead, macros.details("All keys", table) + macros.details("config.yaml", file)
 
-    Args:
-        runs: runs to compare.
-        by: key whose values are compared.
-        options: options of `ReportContext`, with which the images of two runs are embedded.
 
-    Raises:
-        InputError: The config of a run cannot be read, or Plotly is not installed.
+def _mirror_media(context: ReportContext) -> None:
+    """Upload the page, augmented views, nearest neighbours and the map of the embeddings.
+
+    Pictures that require images or features that are missing are left out.
     """
-    names = _distinct_names(runs)
-    sections = [
-        _section("curves", "Training curves", lambda: curves.overlaid(runs, names)),
-        _section("comparison", "Paired comparison", lambda: comparison.section(runs, by)),
-        _section(
-            "configuration", "Differences in configuration", lambda: configuration.differing(runs, names)
-        ),
+    run = context.run
+    with opened_mirror(run.folder, run.config, command="report") as mirror:
+        if mirror is None:
+            return
+        import wandb
+
+        media: dict[str, Any] = {"report": wandb.Html(str(run.folder.report_file), inject=False)}
+        makers: dict[str, Callable[[], Any]] = {
+            "views": lambda: wandb.Image(_views(context)),
+            "neighbours": lambda: wandb.Image(_neighbours(context)),
+            "embedding_map": lambda: wandb.Table(**_map(context)),
+        }
+        for name, make in makers.items():
+            with suppress(Missing):
+                media[name] = make()
+        mirror.log({f"media/{name}": item for name, item in media.items()})
+
+
+def _views(context: ReportContext) -> Any:
+    """Images of the first batch with their two views in the last epoch."""
+    data = context.images()
+    views = gallery.training_views(data, gallery.first_batch(data, _UPLOADED), max(0, context.run.epoch - 1))
+    return _grid(torch.stack([*views], dim=1).flatten(0, 1), 2)
+
+
+def _neighbours(context: ReportContext) -> Any:
+    """Images of up to ten classes, each followed by its nearest neighbours."""
+    view = context.feature_view()
+    bank, shown = view.bank or view.images, gallery.queries(view.images)
+    near = view.neighbours.index[shown, :NEAR]
+    rows = [
+        torch.cat([view.images.at(row[None]), bank.at(index)])
+        for row, index in zip(torch.tensor(shown), near, strict=True)
     ]
-    if len(runs) == 2:
-        title = "Where the runs weigh negatives differently"
-        sections.insert(
-            -1, _section("temperature", title, lambda: explorer.comparison(runs, names, **options))
-        )
-    subjects = list(dict.fromkeys(map(_subject, runs)))
-    title = ", ".join(subjects) if len(subjects) <= 3 else f"{len(subjects)} settings"
-    return render(f"{len(runs)} runs: {title}", summary.of_several(runs, names), sections)
+    return _grid(torch.cat(rows), 1 + near.shape[1])
 
 
-def _section(key: str, title: str, make: Callable[[], Section]) -> Section:
-    try:
-        return make()
-    except (Missing, InputError) as error:
-        return Section(key, title, missing=str(error).replace(f"{Path.home()}{os.sep}", f"~{os.sep}"))
+def _map(context: ReportContext) -> dict[str, Any]:
+    """Columns and rows of the map: coordinates by PCA and t-SNE, and the class."""
+    view, _, layouts = feature_charts.projected(context)
+    points = torch.cat([torch.as_tensor(axes) for axes in layouts.values()], dim=1).tolist()
+    classes = [view.name(label) for label in view.images.labels[view.shown].tolist()]
+    rows = [[*point, name] for point, name in zip(points, classes, strict=True)]
+    return {"columns": [*(f"{name} {axis}" for name in layouts for axis in "xy"), "class"], "data": rows}
 
 
-def _subject(run: Run) -> str:
-    return f"{run.setting('objective')} on {run.setting('data')}"
-
-
-def _distinct_names(runs: Sequence[Run]) -> list[str]:
-    """The names of the runs, or their paths if two names are equal."""
-    names = [run.name for run in runs]
-    return names if len(set(names)) == len(names) else [below_home(str(run.folder.path)) for run in runs]
+def _grid(images: Tensor, columns: int) -> Any:
+    """uint8 images (N, C, H, W) as one picture (H', W', 3)."""
+    return make_grid(displayed(images), nrow=columns, padding=2, pad_value=255).permute(1, 2, 0).numpy()

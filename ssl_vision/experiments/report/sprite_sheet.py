@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from ssl_vision.experiments.report.markup import macros
+from ssl_vision.experiments.report.page import macros
 
 COLUMNS = 32
 """Number of images in a row."""
@@ -65,13 +65,12 @@ class SpriteSheet:
             about: text alternative.
             classes: further CSS classes.
         """
-        row, column = divmod(place, COLUMNS)
-        return macros.tile(f"{self.name} {classes}", about, column, row)
+        return macros.tile(f"{self.name} {classes}", about, place)
 
-    def style(self) -> str:
+    def style(self) -> Markup:
         """CSS with the picture, as PNG if it is small and as WebP otherwise; empty without images."""
         if not self._tiles:
-            return ""
+            return Markup()
         tiles = torch.cat(self._tiles)
         height, width = tiles.shape[-2:]
         padded = torch.zeros(self.rows * COLUMNS, 3, height, width, dtype=torch.uint8)
@@ -81,7 +80,7 @@ class SpriteSheet:
         buffer, kind = io.BytesIO(), "png" if picture.width * picture.height <= _LOSSLESS else "webp"
         picture.save(buffer, format=kind, **({"optimize": True} if kind == "png" else {"quality": 82}))
         content = base64.b64encode(buffer.getvalue()).decode()
-        return (
-            f".{self.name}{{background-image:url(data:image/{kind};base64,{content});aspect-ratio:{width}/{height};"
-            f"--columns:{COLUMNS};--rows:{self.rows}}}"
+        return Markup(
+            f"<style>.{self.name}{{background-image:url(data:image/{kind};base64,{content});"
+            f"aspect-ratio:{width}/{height};--columns:{COLUMNS};--rows:{self.rows}}}</style>"
         )

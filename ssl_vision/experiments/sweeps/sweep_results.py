@@ -19,8 +19,7 @@ from ssl_vision.descriptions import description_of, layer_of
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.compare.metric_values import BASELINES
 from ssl_vision.experiments.compare.statistics import t_interval
-from ssl_vision.experiments.report.markup import macros
-from ssl_vision.experiments.report.page import Section, render
+from ssl_vision.experiments.report.page import Section, macros, render
 from ssl_vision.experiments.sweeps.study import Record
 from ssl_vision.experiments.sweeps.sweep_file import SweepMetric
 from ssl_vision.experiments.sweeps.trials import label

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from browser import Browser, one
+from pages import css_variables
 
 from ssl_vision.data import Digits
 from ssl_vision.experiments.sweeps.study import Record
@@ -43,6 +44,7 @@ def sweep_file(tmp_path_factory):
 PLOT = "#map .plot"
 POINTS = "JSON.parse(document.querySelector('#map script.points').textContent)"
 TRACES = "[...document.querySelectorAll('#map .scatterlayer .trace')]"
+CLICK = ("mouseMoved", "mousePressed", "mouseReleased")
 SHOWN = f"{TRACES}.map(t => t.querySelectorAll('.point').length)"
 
 
@@ -70,17 +72,17 @@ def test_every_chart_is_drawn_without_an_error_or_a_request(browser, file):
 
 def test_hovering_a_point_shows_its_image(browser, file):
     browser.open(file)
-    browser.show("#map .field")
+    browser.show(PLOT)
     point, (x, y) = isolated_point(browser)
-    assert browser(f"{one('#map .tip')}.hidden")
     browser.mouse(x, y)
-    browser.until(f"!{one('#map .tip')}.hidden")
+    browser.until(f"{one('#map .panel .tile')} !== null")
     data = browser(POINTS)
     row, name = data["rows"][point], data["names"][data["classes"][point]]
-    assert browser(f"{one('#map .tip .words')}.textContent") == name
-    assert f"image {row}: {name}" in browser(f"{one('#map .panel')}.textContent")
+    assert f"image {row}, {name}" in browser(f"{one('#map .panel')}.textContent")
+    ring = browser(f"{one(PLOT)}.data.at(-1)")
+    assert [ring["x"][0], ring["y"][0]] == [axis[point] for axis in data["layouts"]["t-SNE"]]
     image = Digits().split("test").images[row].permute(1, 2, 0).numpy()
-    tile = browser.pixels("#map .tip .tile")
+    tile = browser.pixels("#map .panel > .tile")
     centres = [int((i + 0.5) * len(tile) / 8) for i in range(8)]
     np.testing.assert_allclose(tile[centres][:, centres], image, atol=3)
     neighbours = browser(
@@ -94,38 +96,35 @@ def test_hovering_a_point_shows_its_image(browser, file):
 
 def test_click_selects_point_and_arrow_keys_select_others(browser, file):
     browser.open(file)
-    browser.show("#map .field")
+    browser.show(PLOT)
     _, (x, y) = isolated_point(browser)
-    browser.mouse(x, y, "mouseMoved", "mousePressed", "mouseReleased")
+    browser.mouse(x, y, *CLICK)
     browser(f"{one(PLOT)}.focus()")
     panel_text = f"{one('#map .panel')}.textContent"
     texts = {browser(panel_text)}
-    for key in ("ArrowLeft", "ArrowUp", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowDown"):
+    for key in ("ArrowLeft", "ArrowUp", "ArrowRight", "ArrowDown", "ArrowDown"):
         browser.key(key)
         texts.add(browser(panel_text))
-    assert len(texts) > 2
-    browser.key("Escape")
-    assert browser(f"{one('#map .tip')}.hidden")
+    assert len(texts) == 4
 
 
-def test_switching_a_class_off_hides_its_points_and_no_others(browser, file):
+def test_click_on_a_class_in_the_legend_hides_its_points_and_no_others(browser, file):
     browser.open(file)
-    browser.show("#map .field")
+    browser.show(PLOT)
     data = browser(POINTS)
     sizes = [data["classes"].count(k) for k in range(len(data["names"]))]
     browser.until(f"{SHOWN}.slice(0, {len(sizes)}).join() === '{','.join(map(str, sizes))}'")
-    browser("document.querySelectorAll('#map .classes input')[3].click()")
+    box = "document.querySelectorAll('#map .legendtoggle')[3].getBoundingClientRect()"
+    browser.mouse(*browser(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({box})"), *CLICK)
     remaining = [size for k, size in enumerate(sizes) if k != 3]
     browser.until(f"{SHOWN}.filter(n => n).join() === '{','.join(map(str, remaining))}'")
-    browser("document.querySelector('#map .every button[value=none]').click()")
-    browser.until(f"{SHOWN}.every(n => n === 0)")
-    browser("document.querySelector('#map .every button[value=all]').click()")
-    browser.until(f"{SHOWN}.filter(n => n).join() === '{','.join(map(str, sizes))}'")
+    browser("document.querySelector('#theme').click()")
+    assert browser(f"{one(PLOT)}.data[3].visible") == "legendonly"
 
 
 def test_layout_switch_moves_points(browser, file):
     browser.open(file)
-    browser.show("#map .field")
+    browser.show(PLOT)
     browser("document.querySelector('#map .layouts input[value=PCA]').click()")
     data = browser(POINTS)
     first = [x for x, k in zip(data["layouts"]["PCA"][0], data["classes"], strict=True) if k == 0]
@@ -160,17 +159,17 @@ def test_dark_theme_follows_system_setting_and_button(browser, file):
 def test_charts_have_the_colours_of_the_page_and_follow_its_theme(browser, file):
     browser.open(file)
     browser.show_all()
-    variable = "getComputedStyle(document.documentElement).getPropertyValue"
     classes = f"{one(PLOT)}.data.map(trace => trace.marker.color)"
-    expected = [f"{variable}('--c{place}').trim()" for place in range(10)]
     themes = []
-    for _ in range(2):
-        colours = [browser(each) for each in expected]
-        browser.until(f"{one('#curves .plot')}.data[0].line.color === '{colours[0]}'")
-        assert browser(classes)[:10] == colours
-        marks = browser("[...document.querySelectorAll('#map .mark')].map(m => getComputedStyle(m).color)")
-        assert marks == [f"rgb({', '.join(str(int(c[i : i + 2], 16)) for i in (1, 3, 5))})" for c in colours]
-        themes.append(colours)
+    for theme in css_variables():
+        colours = [theme[f"c{place}"] for place in range(10)]
+        themes.append([f"rgb({', '.join(str(int(c[i : i + 2], 16)) for i in (1, 3, 5))})" for c in colours])
+        browser.until(f"{one('#curves .plot')}.data[0].line.color === '{themes[-1][0]}'")
+        assert browser(classes)[:10] == themes[-1]
+        marks = browser(
+            "[...document.querySelectorAll('#curves .switches span')].map(m => getComputedStyle(m).color)"
+        )
+        assert marks == themes[-1][:3]
         browser("document.querySelector('#theme').click()")
     assert not set(themes[0]) & set(themes[1])
 

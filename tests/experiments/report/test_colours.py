@@ -1,16 +1,13 @@
 """Tests of the ten colours of classes and lines, on light and dark pages and for colour-blind readers."""
 
 import itertools
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
+from pages import css_variables
 
-from ssl_vision.experiments.report import markup
-from ssl_vision.experiments.report.embedding_map import symbol
-
-CSS = (Path(markup.__file__).parent / "templates" / "page.css").read_text()
+from ssl_vision.experiments.report import page
+from ssl_vision.experiments.report.feature_charts import symbol
 
 SIGHT = {
     "normal": np.eye(3),
@@ -31,12 +28,6 @@ SIGHT = {
     ],
 }  # fmt: skip
 """Simulation of colour blindness in linear RGB (Machado, Oliveira & Fernandes 2009)."""
-
-
-def css_variables():
-    """Return the variables of the light page, the dark page and the page that the button darkens."""
-    blocks = re.findall(r"\{([^{}]*--c0[^{}]*)\}", CSS)
-    return [dict(re.findall(r"--(\w+): (#\w{6})", block)) for block in blocks]
 
 
 def linear(colours):
@@ -80,13 +71,8 @@ def test_ten_colours_are_distinguishable(theme, sight):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_colours_and_text_have_contrast_with_the_page(theme):
     variables = css_variables()[["light", "dark"].index(theme)]
+    assert [f"var(--c{place})" for place in range(10)] == list(page.COLOURS)
     for place in range(10):  # WCAG's minimum for graphics; below, for text
         assert contrast(variables[f"c{place}"], variables["paper"]) >= 2.95
     for name in ("ink", "soft", "accent", "good", "bad"):
         assert contrast(variables[name], variables["paper"]) >= 4.5, name
-
-
-def test_the_button_and_the_system_give_the_same_dark_page():
-    _, system, button = css_variables()
-    assert system == button
-    assert [f"var(--c{place})" for place in range(10)] == list(markup.COLOURS)

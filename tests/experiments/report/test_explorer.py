@@ -9,7 +9,7 @@ import torch
 from browser import Browser, one
 
 from ssl_vision import objectives
-from ssl_vision.experiments.report.explorer import described, offered, quantise
+from ssl_vision.experiments.report.explorer import SAMPLE, described, offered, quantise
 from ssl_vision.main import main
 from ssl_vision.metrics import pair_statistics
 from ssl_vision.objectives import Anchors
@@ -20,6 +20,9 @@ PRESETS = (
 )  # fmt: skip
 FRAME = ".explorer"
 STEP = 0.1
+UNIT = torch.tensor([[1, 0], [0, 1], [0.2, 0.96**0.5], [0.8, 0.6]], dtype=torch.float64)
+"""Views of two images, whose positive similarities are 0.2 and 0.6."""
+LABELS = torch.tensor([0, 1])
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +95,9 @@ def test_numbers_on_page_match_objective_and_autograd(browser, batch, name, tau)
     anchor = 17
     shown = browser(f"""(e => {{
         e.change("{name}", {tau}, {anchor});
-        const {{ tau, margins, weights, anchor, after, here }} = e.result;
-        return {{ tau, margin: margins[{anchor}], shares: [...anchor.shares],
-            weight: weights[{anchor}], pull: anchor.pull, push: anchor.push, net: anchor.net,
-            margins: [...margins], after: [after.uniformity, after.tolerance],
-            here: [here.uniformity, here.tolerance] }};
+        const {{ margins, weights, shares, pull, push, net }} = {one(FRAME)}.explorer.result;
+        return {{ tau: e.state.tau, margin: margins[{anchor}], shares: [...shares],
+            weight: weights[{anchor}], pull, push, net, margins: [...margins] }};
     }})({one(FRAME)}.explorer)""")
     expected = forces(objective, unit, anchor)
     for key, value in expected.items():
@@ -105,23 +106,27 @@ def test_numbers_on_page_match_objective_and_autograd(browser, batch, name, tau)
     difficulty = torch.tensor(shown["margins"], dtype=torch.float64).sigmoid()
     torch.testing.assert_close(difficulty, objective.anchor_weights(), rtol=1e-5, atol=1e-5)
 
-    indices = torch.tensor(batch["sample"])
+    indices = torch.arange(SAMPLE) * len(labels) // SAMPLE
     sample = unit[torch.cat([indices, indices + len(labels)])]
-    for key, rows in {"here": sample, "after": stepped(objective, sample)}.items():
-        statistics = pair_statistics(rows[: len(indices)], labels[indices])
+    place = [round(8 * power) for power in batch["logarithms"]].index(round(8 * np.log10(tau)))
+    after = [axis[place] for axis in batch["objectives"][name]["steps"]]
+    for key, rows, values in (("here", sample, batch["here"]), ("after", stepped(objective, sample), after)):
+        statistics = pair_statistics(rows[:SAMPLE], labels[indices])
         expected = [float(statistics.uniformity), float(statistics.tolerance)]
-        np.testing.assert_allclose(shown[key], expected, rtol=1e-5, atol=1e-5, err_msg=key)
+        np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-5, err_msg=key)
     assert browser.errors() == []
 
 
-def test_changing_temperature_keeps_cached_margins_of_outer_one(browser):
-    cached = browser(f"""(e => {{
-        e.change("DualTemperature", 0.1);
-        const first = e.batch.margins(1);
-        for (let k = 1; k < 20; k++) e.change("DualTemperature", k / 21);
-        return e.batch.margins(1) === first;
-    }})({one(FRAME)}.explorer)""")
-    assert cached
+def test_arrow_ends_at_the_tabulated_step(browser, batch):
+    browser(f"{one(FRAME)}.explorer.change('InfoNCE', 0.1, 3)")
+    steps = batch["objectives"]["InfoNCE"]["steps"]
+    ends = [axis[batch["logarithms"].index(-1)] for axis in steps]
+    plane = f"{one('.explorer .plane')}.data"
+    browser.until(f"{plane}?.[1].x[1] === {ends[0]}")
+    assert browser(f"[{plane}[0].x, {plane}[0].y]") == steps
+    assert browser(f"[{plane}[1].x, {plane}[1].y]") == [
+        list(pair) for pair in zip(batch["here"], ends, strict=True)
+    ]
 
 
 def test_the_keyboard_moves_the_anchor_and_the_temperature(browser):
@@ -163,22 +168,21 @@ class Squared(objectives.MarginLoss):
 
 
 def test_weight_without_bound_is_tabulated_for_large_margins():
-    table = described(objectives.Contrastive(margin_loss=Squared()), torch.tensor([0.5]))
+    table = described(objectives.Contrastive(margin_loss=Squared()), UNIT, LABELS)
     assert np.interp(100.0, table["knots"], table["values"]) == pytest.approx(200.0)
     assert table["says"] == "a function of its logit margin d"
 
 
 def test_only_objectives_that_the_page_can_compute_are_offered():
-    positive = torch.tensor([0.2, 0.6])
-    assert offered(None, positive).keys() == set(PRESETS)
-    assert described(objectives.ArcCon(), positive) is None
-    assert described(objectives.DCLW(), positive) is None  # its pull is not its push
-    assert described(objectives.BarlowTwins(), positive) is None
-    assert described(objectives.MACL(temperature=0.1), positive)["temperature"] == pytest.approx(0.1 * 2**0.4)
-    own = offered(objectives.InfoNCE(temperature=objectives.LinearInEpoch(base=0.3)), positive)
+    assert offered(None, UNIT, LABELS).keys() == set(PRESETS)
+    assert described(objectives.ArcCon(), UNIT, LABELS) is None
+    assert described(objectives.DCLW(), UNIT, LABELS) is None  # its pull is not its push
+    assert described(objectives.BarlowTwins(), UNIT, LABELS) is None
+    assert described(objectives.MACL(), UNIT, LABELS)["temperature"] == pytest.approx(0.1 * 2**0.4)
+    own = offered(objectives.InfoNCE(temperature=objectives.LinearInEpoch(base=0.3)), UNIT, LABELS)
     assert [*own][-1] == "InfoNCE of this run"
     assert own["InfoNCE of this run"]["temperature"] == pytest.approx(0.3)
-    assert [*offered(objectives.InfoNCE(), positive)] == [*offered(None, positive)]
+    assert [*offered(objectives.InfoNCE(), UNIT, LABELS)] == [*offered(None, UNIT, LABELS)]
     says = {name: each["says"] for name, each in own.items()}
     assert says["InfoNCE"] == "W"
     assert says["MACL"] == "1"
@@ -195,14 +199,14 @@ def test_explorers_of_two_runs_share_anchor_and_list_differences(browser, evalua
     browser.until(f"{frames}.every(e => e.explorer)")
     browser(f"{one(FRAME)}.explorer.choose(9)")
     assert browser(f"{frames}.map(e => e.explorer.state.anchor)") == [9, 9]
-    shown = "[...document.querySelectorAll('.differences button')].filter(b => !b.hidden).length"
+    shown = "document.querySelectorAll('.differences button').length"
     assert browser(shown) == 0
     browser(f"{frames}[1].explorer.change('InfoNCE', 0.01)")
     browser(f"{frames}[0].explorer.change('DualTemperature')")  # with a longer sentence
     first, second = browser(f"{frames}.map(e => e.querySelector('canvas').getBoundingClientRect().top)")
     assert first == second
     browser(f"{frames}[0].explorer.change('InfoNCE', 0.1)")
-    first, second = browser(f"{frames}.map(e => [...e.explorer.result.shares])")
+    first, second = browser(f"{frames}.map(e => [...e.explorer.result.byImage])")
     heavier = browser("document.querySelectorAll('.differences .weighed')[1].querySelector('button').value")
     assert int(heavier) == int(np.argmax(np.subtract(second, first)))
     assert browser.errors() == []

@@ -17,10 +17,11 @@ from sklearn.neighbors import NearestNeighbors
 from ssl_vision.data import Digits, Images
 from ssl_vision.data.loading.loader import Order
 from ssl_vision.data.module import ImageData
-from ssl_vision.experiments.report import confusion, embedding_map, gallery, protocols, views
+from ssl_vision.experiments.report import feature_charts, gallery
+from ssl_vision.experiments.report.accuracies import protocols
 from ssl_vision.experiments.report.context import FeatureView
 from ssl_vision.experiments.report.curves import line
-from ssl_vision.experiments.report.markup import COLOURS
+from ssl_vision.experiments.report.page import COLOURS
 from ssl_vision.experiments.report.sprite_sheet import COLUMNS, SpriteSheet
 from ssl_vision.main import main
 from ssl_vision.metrics import knn_table
@@ -81,16 +82,16 @@ def test_confusion_matrix_matches_scikit_learn():
     labels[::7] = -1
     known = labels >= 0
     expected = confusion_matrix(labels[known], predicted[known], labels=range(5))
-    matrix = confusion.confusion(labels, predicted, 5)
+    matrix = feature_charts.confusion(labels, predicted, 5)
     np.testing.assert_array_equal(matrix, expected)
     off = {(i, j): expected[i, j] for i in range(5) for j in range(5) if i != j}
     worst = sorted(off, key=lambda pair: (-off[pair], pair))[:8]
-    assert confusion.confused(matrix) == worst
+    assert feature_charts.confused(matrix) == worst
 
 
 def test_only_confusions_that_occur_are_named():
     counts = torch.tensor([[5, 2, 0], [0, 4, 0], [0, 1, 3]])
-    assert confusion.confused(counts) == [(0, 1), (2, 1)]
+    assert feature_charts.confused(counts) == [(0, 1), (2, 1)]
 
 
 def test_closest_negatives_match_double_loop(monkeypatch):
@@ -175,7 +176,7 @@ def test_protocols_have_one_table_per_data_set_protocol_and_epoch(tmp_path):
         ),
     ]  # fmt: skip
     (tmp_path / "evaluation.json").write_text(json.dumps(rows))
-    content = protocols.section(Run(tmp_path)).html
+    content = protocols(Run(tmp_path))[1]
     tables = re.findall(r"Protocol (\w+): (.*?); kNN(.*?)</table>", content, flags=re.DOTALL)
     assert [(name, heading, re.findall(r"\d\d\.\d\d", cells)) for name, heading, cells in tables] == [
         ("macl", "Digits, test split, epoch 2", ["25.00", "75.00"]),
@@ -199,15 +200,15 @@ def test_pca_is_the_projection_on_the_singular_vectors():
     rows = rows - rows.mean(axis=0)
     _, _, vectors = np.linalg.svd(rows, full_matrices=False)
     expected = rows @ vectors[:2].T
-    projection = embedding_map.projections(features, seed=0)["PCA"]
+    projection = feature_charts.projections(features, seed=0)["PCA"]
     np.testing.assert_allclose(np.abs(projection), np.abs(expected), atol=1e-10)
 
 
 def test_t_sne_keeps_groups_together_and_is_the_same_again():
     generator = torch.Generator().manual_seed(0)
     groups = 20 * torch.eye(3)[torch.arange(45) % 3] + torch.randn(45, 3, generator=generator)
-    layout = embedding_map.projections(groups, seed=4)["t-SNE"]
-    np.testing.assert_array_equal(layout, embedding_map.projections(groups, seed=4)["t-SNE"])
+    layout = feature_charts.projections(groups, seed=4)["t-SNE"]
+    np.testing.assert_array_equal(layout, feature_charts.projections(groups, seed=4)["t-SNE"])
     search = NearestNeighbors(n_neighbors=6).fit(layout)
     near = search.kneighbors(layout, return_distance=False)
     assert (near % 3 == np.arange(45)[:, None] % 3).mean() > 0.95
@@ -216,14 +217,14 @@ def test_t_sne_keeps_groups_together_and_is_the_same_again():
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("row", [torch.zeros(5), torch.eye(5)[0], unit_rows(torch.arange(1.0, 6.0)[None])[0]])
 def test_equal_features_are_mapped_to_one_point(row):
-    layouts = embedding_map.projections(row.expand(12, 5), seed=0)
+    layouts = feature_charts.projections(row.expand(12, 5), seed=0)
     for layout in layouts.values():
         np.testing.assert_allclose(layout, np.zeros((12, 2)), atol=1e-12)
 
 
 def test_nearly_equal_features_are_mapped_to_different_points():
     features = 1e-9 * torch.randn(12, 5, generator=torch.Generator().manual_seed(0))
-    layout = embedding_map.projections(features, seed=0)["t-SNE"]
+    layout = feature_charts.projections(features, seed=0)["t-SNE"]
     assert np.isfinite(layout).all()
     assert len(np.unique(layout, axis=0)) == 12
 
@@ -232,12 +233,12 @@ def test_nearest_rows_match_brute_force_search():
     features = torch.nn.functional.normalize(torch.randn(20, 3, generator=torch.Generator().manual_seed(0)))
     search = NearestNeighbors(n_neighbors=6, metric="cosine", algorithm="brute").fit(features)
     index = search.kneighbors(features, return_distance=False)
-    np.testing.assert_array_equal(embedding_map.nearest_rows(features), index[:, 1:])
-    assert embedding_map.nearest_rows(features[:3]).shape == (3, 2)
+    np.testing.assert_array_equal(feature_charts.nearest_rows(features), index[:, 1:])
+    assert feature_charts.nearest_rows(features[:3]).shape == (3, 2)
 
 
 def test_100_classes_have_distinct_colours_and_symbols():
-    shown = [(COLOURS[i % len(COLOURS)], embedding_map.symbol(i)) for i in range(100)]
+    shown = [(COLOURS[i % len(COLOURS)], feature_charts.symbol(i)) for i in range(100)]
     assert len(set(shown)) == 100
 
 
@@ -254,7 +255,8 @@ def test_sprite_sheet_contains_every_image_at_its_place(count, kind):
     picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(content))).convert("RGB"))
     assert picture.shape == (sheet.rows * side, COLUMNS * side, 3)
     for number in range(0, count, 7):
-        column, row = (int(x) for x in re.findall(r"--\w+:(\d+)", sheet.tile(number, "")))
+        (place,) = re.findall(r"--place:(\d+)", sheet.tile(number, ""))
+        row, column = divmod(int(place), COLUMNS)
         part = picture[row * side : (row + 1) * side, column * side : (column + 1) * side]
         np.testing.assert_allclose(part, int(grey[number]), atol=0 if kind == "png" else 3)
 
@@ -281,7 +283,7 @@ def test_training_views_match_views_seen_in_training(tmp_path, monkeypatch):
     data = Digits(seed=3, progressive_resizing={1: 8})
     for epoch in (0, 1):
         indices, normalised = trained[epoch]
-        reported = torch.cat(views.training_views(data, indices, epoch)).float()
+        reported = torch.cat(gallery.training_views(data, indices, epoch)).float()
         mean, std = data.views.mean[0], data.views.std[0]
         expected = ((normalised * std + mean) * 255).clamp(0, 255)
         assert (reported - expected).abs().max() <= 0.5 + 1e-3

@@ -9,8 +9,8 @@ from torch import nn
 
 from ssl_vision import objectives as o
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.report.maps.gradient_factors import gradient_factors
-from ssl_vision.experiments.report.maps.simulation import simulated
+from ssl_vision.experiments.report.gradient_factors import gradient_factors
+from ssl_vision.experiments.report.maps import simulated
 from ssl_vision.metrics import gradient_terms, pair_coefficients
 
 
@@ -104,19 +104,14 @@ class Hotter(o.InfoNCE):
 
 
 @pytest.mark.parametrize(
-    ("objective", "reason"),
+    "objective",
     [
-        (o.SphericalBarlowTwins(), "dimensions, unlike R"),
-        (o.BarlowTwins(), "standardises dimensions"),
-        (o.VICReg(), "scale"),
-        (o.SupCon(), "labels"),
-        (o.RECLAIM(), "banks"),
-        (Steeper(), "only the losses of ssl_vision.objectives"),
-        (Hotter(), "only the losses of ssl_vision.objectives"),
-        (nn.Linear(2, 2), "only the losses of ssl_vision.objectives"),
+        o.SphericalBarlowTwins(), o.BarlowTwins(), o.VICReg(), o.SupCon(), o.RECLAIM(),
+        Steeper(), Hotter(), nn.Linear(2, 2),
     ],
-)
-def test_objectives_that_angles_do_not_determine_are_refused(objective, reason):
-    with pytest.raises(InputError, match=f"^no map of {type(objective).__name__}: .*{reason}.*$") as caught:
+)  # fmt: skip
+def test_objectives_that_angles_do_not_determine_are_refused(objective):
+    with pytest.raises(
+        InputError, match=f"^no map of {type(objective).__name__}: angles .* do not determine"
+    ):
         gradient_factors(objective, torch.ones(1), torch.ones(1, 2))
-    assert "\n" not in str(caught.value)

@@ -9,8 +9,8 @@ import torch
 
 from ssl_vision import objectives as o
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.report.maps.gradient_factors import doubles, gradient_factors
-from ssl_vision.experiments.report.maps.simulation import simulated
+from ssl_vision.experiments.report.gradient_factors import doubles, gradient_factors
+from ssl_vision.experiments.report.maps import simulated
 from ssl_vision.metrics import gradient_terms, pair_coefficients
 
 TAU = 0.2

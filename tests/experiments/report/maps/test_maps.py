@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.report.maps.gradient_factors import gradient_factors, scaling
-from ssl_vision.experiments.report.maps.maps import run
-from ssl_vision.experiments.report.maps.simulation import angles, simulated
+from ssl_vision.experiments.report.gradient_factors import gradient_factors, scaling
+from ssl_vision.experiments.report.maps import angles, run, simulated
 from ssl_vision.objectives import (
     DCL,
     DCLW,
@@ -177,7 +176,7 @@ def test_the_command_writes_a_picture_and_its_numbers(tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "a.svg", "b.npz", "b.svg"]
 
 
-def test_thirteen_objectives_have_three_groups_and_full_titles(tmp_path):
+def test_titles_state_options_and_doubled_ratios(tmp_path):
     parts = {
         "gate": {"class_path": "ssl_vision.objectives.HingeGate", "init_args": {"metric": "angle"}},
         "weight": {"class_path": "SoftmaxOverNegatives", "init_args": {"temperature": 0.05}},
@@ -198,19 +197,12 @@ def test_thirteen_objectives_have_three_groups_and_full_titles(tmp_path):
         "MHE",
     ]
     picture = (tmp_path / "maps.svg").read_text(encoding="utf-8")
-    assert [picture.count(words) for words in ("gate GD", "ratio R in effect", "gradient scaling")] == [
-        3,
-        3,
-        1,
-    ]
     for words in (*names, *(f"temperature = 0.{i}" for i in range(1, 7)), "gate = HingeGate(metric ="):
         assert words in picture
 
 
 def test_unsupported_objective_is_refused_before_drawing(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "ssl_vision.experiments.report.maps.maps.simulated", lambda *_, **__: pytest.fail("drew")
-    )
+    monkeypatch.setattr("ssl_vision.experiments.report.maps.simulated", lambda *_, **__: pytest.fail("drew"))
     with pytest.raises(InputError, match=r"^no map of SupCon"):
         run(["--objectives", "InfoNCE", "SupCon", "--output", str(tmp_path / "maps.svg")])
 

@@ -1,4 +1,4 @@
-"""The summary at the top of a page: what was trained, on which images, and with which accuracy."""
+"""Accuracies of a run: the summary at the top of its page, and the tables of ssl-vision evaluate."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -8,32 +8,22 @@ from markupsafe import Markup
 
 from ssl_vision.descriptions import MetricDescription, described, description_of
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.results import Row
+from ssl_vision.evaluation.results import Row, table
 from ssl_vision.experiments.report.context import ReportContext
-from ssl_vision.experiments.report.gallery import queries, tile
-from ssl_vision.experiments.report.markup import macros, render
-from ssl_vision.experiments.report.page import Missing
+from ssl_vision.experiments.report.gallery import Captioned, captioned, queries
+from ssl_vision.experiments.report.page import Missing, macros, render_template
 from ssl_vision.experiments.report.sprite_sheet import SpriteSheet
 from ssl_vision.progress import duration, epochs_text
 from ssl_vision.runs.config import DATA_OF_ROOT, below_home
 from ssl_vision.runs.evaluation_file import VARIANTS, chosen_fields, rows_of_own_data
 from ssl_vision.runs.registry import Run
 
-_VALIDATED, _RANK, _LOSS = map(description_of, ("val/knn_top1", "val/rankme", "train/loss"))
+VALIDATED, _RANK, _LOSS = map(description_of, ("val/knn_top1", "val/rankme", "train/loss"))
 
 _CONDITIONS = (
-    "metric",
-    "protocol",
-    "data",
-    "root",
-    "folder",
-    "settings",
-    "split",
-    "lr",
-    "weight_decay",
-    "options",
+    "metric", "protocol", "data", "root", "folder", "settings", "split", "lr", "weight_decay", "options",
     *VARIANTS,
-)
+)  # fmt: skip
 """Fields of a row of evaluation.json in which a baseline equals the trained network.
 
 Hyperparameters that a grid search selects may differ.
@@ -42,50 +32,31 @@ Hyperparameters that a grid search selects may differ.
 BASELINES = {"untrained": "the untrained network", "pixels": "raw pixels"}
 """Baselines in sentences, by their names in evaluation.json."""
 
+_LAYERS = {
+    "backbone": "Features of the encoder, which are used after training.",
+    "hidden": "Hidden layer of the projection head.",
+    "projector": "Output of the projection head, to which the objective is applied.",
+    "raw": "The images themselves, without a network.",
+}
 
-def of_one(context: ReportContext, sheet: SpriteSheet) -> Markup:
+
+def summary(context: ReportContext, sheet: SpriteSheet) -> Markup:
     """State what was trained and on which images, and show its accuracies beside the baselines."""
     run = context.run
     results = [result for metric in described("headline") if (result := _result(run, metric))]
-    return render(
+    examples: list[Captioned] = []
+    with suppress(Missing):
+        view = context.feature_view()
+        examples = [captioned(view, view.images, row, sheet) for row in queries(view.images)]
+    return render_template(
         "summary.html", sentence=_sentence(context), results=results, facts=_facts(run),
         names=list(dict.fromkeys(name for result in results for name in result["values"])),
         places=list(dict.fromkeys(result["place"] for result in results)),
-        examples=_examples(context, sheet), path=below_home(str(run.folder.path)),
+        examples=examples, path=below_home(str(run.folder.path)),
     )  # fmt: skip
 
 
-def of_several(runs: Sequence[Run], names: Sequence[str]) -> Markup:
-    """Summarise each run in a row of a table."""
-    rows = []
-    tested = described("headline")
-    results = {metric: [evaluated(run, metric.name) for run in runs] for metric in tested}
-    differ = {metric for metric in tested if len({_conditions(row) for row in results[metric] if row}) > 1}
-    columns = ["run", "data", "objective", "seed", "epochs", f"validation {_VALIDATED.heading}"]
-    columns += [*(f"test {metric.heading}" for metric in tested), "time"]
-    for place, (run, name) in enumerate(zip(runs, names, strict=True)):
-        validated = run.last(_VALIDATED.logged_name)
-        cells = ["–" if validated is None else _VALIDATED.shown(validated)]
-        cells += [_cell(run, results[metric][place], starred=metric in differ) for metric in tested]
-        about = [run.setting(key) for key in ("data", "objective", "seed")]
-        time = "–" if run.seconds is None else clock(run.seconds)
-        rows.append([name, *about, run.epoch, *cells, time])
-    caption = "Last validation, and test results of the backbone by ssl-vision evaluate"
-    caption += " with half of their 95 % intervals."
-    if differ:
-        caption += " * Not comparable: the runs were evaluated on different data or with different options."
-    return macros.table(columns, rows, caption=caption)
-
-
-def _cell(run: Run, row: Mapping[str, Any] | None, *, starred: bool) -> str:
-    """The value of a row with its interval, and its epoch if that is not the run's last."""
-    if row is None:
-        return "–"
-    epoch = f" (epoch {row['epoch']})" if row.get("epoch", run.epoch) != run.epoch else ""
-    return f"{Row.read(row).text}{epoch}{' *' * starred}"
-
-
-def _conditions(row: Mapping[str, Any], *, place: bool = False) -> tuple[Any, ...]:
+def conditions(row: Mapping[str, Any], *, place: bool = False) -> tuple[Any, ...]:
     """Conditions of a row, by default without the place of a data set whose images are the same anywhere."""
     fixed = place or row.get("data") in DATA_OF_ROOT
     free = chosen_fields(row["metric"]) | (set() if fixed else {"root", "folder"})
@@ -135,7 +106,7 @@ def _result(run: Run, metric: MetricDescription) -> dict[str, Any] | None:
     rows = [
         other for other in run.evaluation
         if other["features"] not in ("trained", "unknown") and other.get("layer") in ("backbone", "raw")
-        and _conditions(other, place=True) == _conditions(row, place=True)
+        and conditions(other, place=True) == conditions(row, place=True)
     ]  # fmt: skip
     read = {BASELINES.get(other["features"], other["features"]): Row.read(other) for other in rows}
     shown = {name: (each.value, each.text) for name, each in {"this network": Row.read(row), **read}.items()}
@@ -170,10 +141,10 @@ def _verdict(metric: MetricDescription, value: float, baselines: dict[str, float
 def _facts(run: Run) -> list[tuple[str, str, str]]:
     """Value, name and explanation of what training itself measured."""
     facts = []
-    knn, rank, loss = (run.last(metric.logged_name) for metric in (_VALIDATED, _RANK, _LOSS))
+    knn, rank, loss = (run.last(metric.logged_name) for metric in (VALIDATED, _RANK, _LOSS))
     if knn is not None:
         about = f"last validation, {run.validated_on}, k = {run.setting('metrics.k') or 200}"
-        facts.append((_VALIDATED.text(knn), _VALIDATED.long_title, about))
+        facts.append((VALIDATED.text(knn), VALIDATED.long_title, about))
     if rank is not None:
         facts.append((_RANK.text(rank, plain=".1f"), _RANK.title, "last validation, backbone"))
     if loss is not None:
@@ -183,19 +154,80 @@ def _facts(run: Run) -> list[tuple[str, str, str]]:
     return facts
 
 
-def _examples(context: ReportContext, sheet: SpriteSheet) -> list[tuple[Markup, str]]:
-    """An image of up to ten classes with the name of its class; none without features."""
-    with suppress(Missing):
-        view = context.feature_view()
-        return [
-            (tile(view, view.images, row, sheet), view.name(int(view.images.labels[row])))
-            for row in queries(view.images)
-        ]
-    return []
-
-
 def clock(seconds: float) -> str:
     """Format a duration with its unit: seconds below 100, otherwise minutes and seconds, or hours."""
     if seconds < 100:
         return f"{seconds:.3g} s"
     return f"{duration(seconds)} {'h' if round(seconds) >= 3600 else 'min'}"
+
+
+def protocols(run: Run) -> tuple[str, Markup]:
+    """Show the rows of evaluation.json in tables, as ``ssl-vision evaluate`` prints them.
+
+    Raises:
+        Missing: The run was not evaluated.
+        InputError: The file is not what ``ssl-vision evaluate`` writes.
+    """
+    if not run.evaluation:
+        raise Missing(f"the run has not been evaluated; run ssl-vision evaluate {run.folder.path}")
+    try:
+        results = list(map(Row.read, run.evaluation))
+        parts = []
+        for group in _groups(results):
+            about = f"Protocol {group[0].protocol}: {_caption(group)}"
+            if cells := table(group):
+                parts.append(macros.table(cells[0], cells[1:], caption=about))
+    except (TypeError, ValueError, KeyError) as error:
+        raise InputError(f"{run.folder.evaluation_file} is not what ssl-vision evaluate writes") from error
+    baselines = [text for name, text in BASELINES.items() if any(row.features == name for row in results)]
+    beside = f", with {' and '.join(baselines)} as baselines" if baselines else ""
+    lead = (
+        f"These values were measured by ssl-vision evaluate{beside}. The curves above are measured on "
+        "validation images."
+    )
+    return lead, Markup().join([*parts, _legend(results)])
+
+
+def _legend(results: Sequence[Row]) -> Markup:
+    """Explain the rows and the columns of the tables."""
+    layers = {row.layer for row in results}
+    terms = [(layer, text) for layer, text in _LAYERS.items() if layer in layers]
+    metrics = {row.metric: row.description for row in results if "table" in row.description.sections}
+    terms += [(each.title, each.note) for each in sorted(metrics.values(), key=lambda each: each.order)]
+    entries = [Markup("<dt>{}</dt><dd>{}</dd>").format(*term) for term in terms if term[1]]
+    return macros.details(
+        "What the rows and columns mean", Markup("<dl>{}</dl>").format(Markup().join(entries))
+    )
+
+
+def _groups(results: list[Row]) -> list[list[Row]]:
+    """Group rows by data set, protocol and trained epoch, each with the baselines of the same protocol."""
+    groups = []
+    for place in dict.fromkeys(map(_place, results)):
+        rows = [row for row in results if _place(row) == place]
+        epochs = dict.fromkeys(row.epoch for row in rows if row.features == "trained")
+        groups += [
+            [row for row in rows if row.features != "trained" or row.epoch == epoch]
+            for epoch in sorted(epochs, reverse=True) or [0]
+        ]
+    return groups
+
+
+def _place(row: Row) -> tuple[str | None, ...]:
+    conditions = (row.conditions.get(name) for name in ("root", "folder", "settings"))
+    return row.protocol, row.data, *conditions, row.split
+
+
+def _caption(group: list[Row]) -> str:
+    """Data, split and epoch, and k and T of kNN if all rows agree."""
+    trained = [row for row in group if row.features == "trained"] or group
+    first = trained[0]
+    data = " ".join(filter(None, (first.data or "data", *_place(first)[2:5])))
+    parts = [f"{data}, {first.split} split, epoch {first.epoch}"]
+    votes = {
+        (row.conditions["k"], row.conditions.get("temperature")) for row in group if "k" in row.conditions
+    }
+    if len(votes) == 1:
+        ((k, temperature),) = votes
+        parts.append(f"kNN with k = {k}" + (f", T = {temperature:g}" if temperature else ""))
+    return "; ".join(parts)

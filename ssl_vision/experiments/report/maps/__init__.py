@@ -1,1 +1,0 @@
-"""Plots of objectives: gate, weight and ratio over angles, and W over negatives and temperature."""
