@@ -48,7 +48,7 @@ from ssl_vision.runs.log import RunLog
 from ssl_vision.runs.record import RunRecord, early_stopping
 from ssl_vision.runs.registry import Run
 from ssl_vision.runs.weights import start_from
-from ssl_vision.tracking.wandb import mirror, mirror_ends, mirror_mode
+from ssl_vision.tracking.wandb import wandb_logger, wandb_mode
 from ssl_vision.tracking.wandb_callback import WandbCallback
 
 _FIRST = ("name", "seed_everything", "model", "data", "trainer")
@@ -155,7 +155,7 @@ def executed(args: Sequence[str]) -> Outcome:
         InputError: an option, a config file, the data or the checkpoint is not usable.
         Interrupted: a signal ended the run, whose state is saved.
     """
-    with without_noise(), mirror_ends():
+    with without_noise():
         try:
             start = _start(args[0], parsed(args))
             return _validate(start) if args[0] == "validate" else _fit(start)
@@ -189,7 +189,7 @@ def _start(command: str, cli: FitCLI) -> _Start:
     elif config.ckpt_path is not None and config.overwrite:
         raise InputError("--ckpt_path continues a run and --overwrite replaces it: give one of them")
     elif config.ckpt_path is None:
-        online = mirror_mode(config.wandb) == "online" and config.wandb_artifacts != "none"
+        online = wandb_mode(config.wandb) == "online" and config.wandb_artifacts != "none"
         if place := place_to_continue(folder, online=online):
             config.ckpt_path, config.overwrite = place, False
     checkpoint = None
@@ -293,8 +293,8 @@ def _arguments_of_fit(start: _Start, objects: Namespace) -> dict[str, Any]:
     log = RunLog(folder.metrics_file, folder.lock.verify)
     loggers: list[Any] = [log, *(_listed(config.logger) if not isinstance(config.logger, bool) else [])]
     tracking: list[pl.Callback] = []
-    if mode := mirror_mode(objects.wandb):
-        wandb = mirror(folder, start.recorded, mode=mode, fresh=start.checkpoint is None)
+    if mode := wandb_mode(objects.wandb):
+        wandb = wandb_logger(folder, start.recorded, mode=mode, fresh=start.checkpoint is None)
         loggers.append(wandb)
         tracking.append(WandbCallback(wandb, folder, artifacts=objects.wandb_artifacts))
     own_callbacks = _listed(config.callbacks)

@@ -11,8 +11,7 @@ from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 from ssl_vision.errors import InputError
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.folder import RunFolder, differences, listed
-from ssl_vision.tracking.artifacts import SCHEME, fetched_checkpoint, requeued_checkpoint
-from ssl_vision.tracking.wandb import requeued_by_agent
+from ssl_vision.tracking.wandb import SCHEME, fetched_checkpoint, requeued_by_agent, requeued_checkpoint
 
 _CONTINUED = "SSL_VISION_CONTINUED"
 """Environment variable with the checkpoint that the first process continues from."""

@@ -33,7 +33,7 @@ from ssl_vision.pretrained.encoder_options import (
 from ssl_vision.pretrained.opened_run import ROOT_NEEDED, OpenedRun, open_run
 from ssl_vision.runs.evaluation_file import DEFAULT_PROTOCOL, evaluation_summary, merged, read_rows
 from ssl_vision.runs.settings import class_name
-from ssl_vision.tracking.wandb import mirror_rows
+from ssl_vision.tracking.wandb import log_rows
 
 _DESCRIPTION = """\
 Evaluate a checkpoint, print the tables, and add the rows to evaluation.json in the run directory.
@@ -177,7 +177,7 @@ class RunRequest:
         of_last_epoch = run.is_last_epoch
         if run.owned:  # another user's config must not set the target of an upload
             values = evaluation_summary(rows, run.config, epoch=run.checkpoint.epoch) if of_last_epoch else {}
-            mirror_rows(folder, run.config, rows, name=output.stem, summary=values)
+            log_rows(folder, run.config, rows, name=output.stem, summary=values)
         result = dataclasses.replace(result, output=output)
         current = of_last_epoch or run.checkpoint.path == folder.last
         of_training = self.own_data and current and "settings" not in subject.splits.place

@@ -16,7 +16,7 @@ from ssl_vision.experiments.report.page import Missing
 from ssl_vision.experiments.report.sprite_sheet import displayed
 from ssl_vision.experiments.report.views import training_views
 from ssl_vision.metrics.rows import unit_rows
-from ssl_vision.tracking.wandb import opened_mirror
+from ssl_vision.tracking.wandb import log_later
 
 _IMAGES = 16
 
@@ -27,21 +27,23 @@ def mirror_media(context: ReportContext) -> None:
     Pictures that require images or features that are missing are left out.
     """
     run = context.run
-    with opened_mirror(run.folder, run.config, command="report") as mirror:
-        if mirror is None:
-            return
-        import wandb
+    log_later(run.folder, run.config, lambda wandb_run: wandb_run.log(_media(context)), command="report")
 
-        media: dict[str, Any] = {"report": wandb.Html(str(run.folder.report_file), inject=False)}
-        makers: dict[str, Callable[[], Any]] = {
-            "views": lambda: wandb.Image(_grid(*view_rows(context))),
-            "neighbours": lambda: wandb.Image(_grid(*neighbour_rows(context))),
-            "embedding_map": lambda: wandb.Table(**map_rows(context)),
-        }
-        for name, make in makers.items():
-            with suppress(Missing):
-                media[name] = make()
-        mirror.log({f"media/{name}": item for name, item in media.items()})
+
+def _media(context: ReportContext) -> dict[str, Any]:
+    import wandb
+
+    page = wandb.Html(str(context.run.folder.report_file), inject=False)
+    media: dict[str, Any] = {"report": page}
+    makers: dict[str, Callable[[], Any]] = {
+        "views": lambda: wandb.Image(_grid(*view_rows(context))),
+        "neighbours": lambda: wandb.Image(_grid(*neighbour_rows(context))),
+        "embedding_map": lambda: wandb.Table(**map_rows(context)),
+    }
+    for name, make in makers.items():
+        with suppress(Missing):
+            media[name] = make()
+    return {f"media/{name}": item for name, item in media.items()}
 
 
 def view_rows(context: ReportContext) -> tuple[Tensor, int]:
