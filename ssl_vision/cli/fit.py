@@ -51,8 +51,14 @@ from ssl_vision.runs.folder import RunFolder, run_path
 from ssl_vision.runs.log import RunLog
 from ssl_vision.runs.record import RunRecord, check_images, early_stopping
 from ssl_vision.runs.registry import Run
-from ssl_vision.tracking.artifacts import SCHEME, fetched_checkpoint, requeued_checkpoint
-from ssl_vision.tracking.wandb import mirror, mirror_ends, mirror_mode, requeued_by_agent
+from ssl_vision.tracking.wandb import (
+    SCHEME,
+    fetched_checkpoint,
+    requeued_by_agent,
+    requeued_checkpoint,
+    wandb_logger,
+    wandb_mode,
+)
 from ssl_vision.tracking.wandb_callback import WandbCallback
 
 _FIRST = ("name", "seed_everything", "model", "data", "trainer")
@@ -144,7 +150,7 @@ class FitCLI(LightningCLI):
         elif config.ckpt_path is not None and config.overwrite:
             raise InputError("--ckpt_path continues a run and --overwrite replaces it: give one of them")
         elif config.ckpt_path is None:
-            online = mirror_mode(config.wandb) == "online" and config.wandb_artifacts != "none"
+            online = wandb_mode(config.wandb) == "online" and config.wandb_artifacts != "none"
             if place := place_to_continue(self.folder, online=online):
                 config.ckpt_path, config.overwrite = place, False
         if config.ckpt_path is not None:
@@ -187,8 +193,8 @@ class FitCLI(LightningCLI):
         log = RunLog(folder.metrics_file, folder.lock.verify)
         loggers: list[Any] = [log, *(_listed(config.logger) if not isinstance(config.logger, bool) else [])]
         tracking: list[pl.Callback] = []
-        if mode := mirror_mode(objects.wandb):
-            wandb = mirror(folder, self.recorded, mode=mode, fresh=self.checkpoint is None)
+        if mode := wandb_mode(objects.wandb):
+            wandb = wandb_logger(folder, self.recorded, mode=mode, fresh=self.checkpoint is None)
             loggers.append(wandb)
             tracking.append(WandbCallback(wandb, folder, artifacts=objects.wandb_artifacts))
         own_callbacks = _listed(config.callbacks)
@@ -288,7 +294,7 @@ def executed(args: Sequence[str]) -> Outcome:
         InputError: an option, a config file, the data or the checkpoint is not usable.
         Interrupted: a signal ended the run, whose state is saved.
     """
-    with without_noise(), mirror_ends():
+    with without_noise():
         try:
             cli = FitCLI(args)
             return cli.validate() if cli.command == "validate" else cli.fit()

@@ -31,7 +31,7 @@ from ssl_vision.pretrained.encoder_options import (
 from ssl_vision.pretrained.opened_run import ROOT_NEEDED, open_run
 from ssl_vision.runs.config import class_name
 from ssl_vision.runs.evaluation_file import DEFAULT_PROTOCOL, evaluation_summary, merged, read_rows
-from ssl_vision.tracking.wandb import mirror_rows
+from ssl_vision.tracking.wandb import log_rows
 
 _DESCRIPTION = """\
 Evaluate a checkpoint, print the tables, and add the rows to evaluation.json in the run directory.
@@ -135,7 +135,7 @@ def _evaluated_run(args: Sequence[str]) -> tuple[Evaluation, dict[str, Any] | No
     output, is_last = Path(options.output or folder.evaluation_file), run.is_last_epoch
     if run.owned:  # another user's config must not set the target of an upload
         values = evaluation_summary(rows, config, epoch=checkpoint.epoch) if is_last else {}
-        mirror_rows(folder, config, rows, name=output.stem, summary=values)
+        log_rows(folder, config, rows, name=output.stem, summary=values)
     result = written(result, rows, output)
     of_training = own_data and "settings" not in place and (is_last or checkpoint.path == folder.last)
     if options.output is not None or not (of_training and options.report):

@@ -20,8 +20,7 @@ from ssl_vision.pretrained.backbones import Pretrained, pretrained
 from ssl_vision.pretrained.encoder_options import add_encoder_options, described_encoder, with_classes
 from ssl_vision.pretrained.opened_run import OpenedRun, open_run
 from ssl_vision.runs.files import atomic_write, write_text
-from ssl_vision.tracking.artifacts import log_encoder
-from ssl_vision.tracking.wandb import opened_mirror
+from ssl_vision.tracking.wandb import log_files, log_later
 
 FormatName = Literal["safetensors", "torchvision", "timm", "onnx"]
 
@@ -95,9 +94,11 @@ def run(args: Sequence[str]) -> None:
 def _log(run: OpenedRun, files: list[Path]) -> None:
     """Add the files to the W&B run if its config asks for it."""
     if run.owned and run.config.get("wandb_artifacts", "none") != "none":
-        with opened_mirror(run.folder, run.config, command="export") as mirror:
-            if mirror is not None:
-                log_encoder(mirror, files, checkpoint=run.checkpoint)
+
+        def log(wandb_run: Any) -> None:
+            log_files(wandb_run, "encoder", files, checkpoint=run.checkpoint)
+
+        log_later(run.folder, run.config, log, command="export")
 
 
 def _check_push(options: Namespace) -> None:

@@ -14,7 +14,7 @@ from ssl_vision.methods import Method
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.folder import RunFolder, owned
 from ssl_vision.runs.registry import Run
-from ssl_vision.tracking.artifacts import SCHEME, fetched_checkpoint
+from ssl_vision.tracking.wandb import SCHEME, fetched_checkpoint
 
 Network = TypeVar("Network", bound=nn.Module)
 

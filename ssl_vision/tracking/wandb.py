@@ -1,34 +1,36 @@
-"""Name, config and metrics of a run at Weights & Biases, online or offline."""
+"""The Weights & Biases run of a run directory: its name, config and artifacts, online or offline."""
 
 import json
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pytorch_lightning.loggers import WandbLogger
-from pytorch_lightning.utilities import rank_zero_only
+from pytorch_lightning.utilities import rank_zero_info
 
-from ssl_vision.errors import InputError, Interrupted
+from ssl_vision.errors import InputError
 from ssl_vision.lightning_private import remove_anonymous
 from ssl_vision.progress import quiet
+from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.config import class_name, derived_group
 from ssl_vision.runs.files import read_json, write_text
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.registry import Run
 
 PROJECT = "ssl_vision"
-_IDENTITY = {"id", "project", "group"}
-"""Keys of mirror.json; the group is that of a sweep."""
+SCHEME = "wandb://"
+
+KNN = "val/knn_top1"
+"""Metric whose best value is in the summary."""
 
 _LONGEST_TAG = 64
 """Characters that W&B accepts in a tag."""
 
 
-def mirror_mode(flag: bool | str) -> str | None:
+def wandb_mode(flag: bool | str) -> str | None:
     """Return ``"offline"``, ``"online"`` or ``"disabled"``, or None; online mode requires an API key.
 
     Raises:
@@ -47,42 +49,22 @@ def mirror_mode(flag: bool | str) -> str | None:
     if mode == "online":
         try:
             has_key = wandb.login(prompt=False)
+            reason = "" if has_key else "no W&B API key is configured: run 'wandb login'"
         except wandb.errors.AuthenticationError as error:
             reason = " ".join(str(error).split())
-            raise InputError(f"--wandb true: {reason}; log locally with --wandb offline") from error
-        if not has_key:
-            raise InputError(
-                "--wandb true: no W&B API key is configured; "
-                "run 'wandb login', or log locally with --wandb offline"
-            )
+        if reason:
+            raise InputError(f"--wandb true: {reason}; or log locally with --wandb offline")
     return mode
 
 
-class MirrorLogger(WandbLogger):
-    """Logger of the W&B run of a run directory; see `mirror`.
-
-    Args:
-        folder: run directory.
-        identity: content of mirror.json.
-        options: arguments of the W&B run.
-    """
-
-    def __init__(self, folder: RunFolder, identity: Mapping[str, str], options: Mapping[str, Any]) -> None:
-        super().__init__(save_dir=folder.path, **options)
-        remove_anonymous(self)
-        self._file, self._identity = folder.mirror_file, identity
-
-    @rank_zero_only
-    def remember(self) -> None:
-        """Store the identity of the W&B run for continuations and evaluations."""
-        write_text(self._file, json.dumps(self._identity))
+def remember(folder: RunFolder, run: Any) -> None:
+    """Store the identity of a W&B run for continuations and evaluations."""
+    identity = {"id": run.id, "project": run.project, "group": run.group}
+    write_text(folder.mirror_file, json.dumps(identity))
 
 
-def mirror(folder: RunFolder, config: Mapping[str, Any], *, mode: str, fresh: bool) -> MirrorLogger:
+def wandb_logger(folder: RunFolder, config: Mapping[str, Any], *, mode: str, fresh: bool) -> WandbLogger:
     """Return a logger whose W&B run has the name of the run directory; a continued run keeps its W&B run.
-
-    Call `MirrorLogger.remember` when training starts, so that a run that cannot start leaves the identity of
-    an earlier one.
 
     The group is ``WANDB_RUN_GROUP``, which a sweep sets. Otherwise, runs that differ only in the seed share a
     group.
@@ -96,14 +78,62 @@ def mirror(folder: RunFolder, config: Mapping[str, Any], *, mode: str, fresh: bo
     Raises:
         InputError: ``WANDB_RUN_ID`` is the W&B run of another run directory in the same parent directory.
     """
-    identity = None if fresh else _remembered(folder.mirror_file)
-    if identity is None:
-        sweep = os.environ.get("WANDB_RUN_GROUP")
-        identity = _new_identity(folder) | ({"group": sweep} if sweep else {})
-    return MirrorLogger(folder, identity, _options(folder, config, mode, identity))
+    identity = (None if fresh else remembered(folder)) or _new_identity(folder)
+    logger = WandbLogger(save_dir=folder.path, **_options(folder, config, mode, identity))
+    remove_anonymous(logger)
+    return logger
 
 
-def mirror_rows(
+def log_later(
+    folder: RunFolder, config: Mapping[str, Any], log: Callable[[Any], object], *, command: str
+) -> None:
+    """Add something to the W&B run of a run after training, if there is one.
+
+    Offline, W&B makes a further directory of the same run. The config and the summary are written to it
+    again, because ``wandb sync`` replaces both by those of the directory that it uploads last. If W&B does
+    not accept the data, a message is printed to stderr; the data is in the run directory in any case.
+
+    Args:
+        folder: run directory.
+        config: config of the run.
+        log: function that adds data to the W&B run.
+        command: name of the command, for the message.
+    """
+    if not config.get("wandb") or not folder.mirror_file.exists():
+        return
+    import wandb
+
+    try:
+        mode = wandb_mode(config["wandb"])
+        with wandb.init(
+            dir=folder.path, **_options(folder, config, str(mode), remembered(folder) or {})
+        ) as run:
+            if mode == "offline":
+                run.config.update(dict(config), allow_val_change=True)  # type: ignore[no-untyped-call]
+                run.summary.update(_summary(Run(folder.path)))
+            log(run)
+    except (ValueError, wandb.Error, OSError) as error:
+        print(f"ssl-vision {command}: not mirrored to W&B: {error}", file=sys.stderr)
+
+
+def _summary(run: Run) -> dict[str, float]:
+    """Return the values in the summary of a trained run: last values, best kNN accuracy and test metrics."""
+    values = {name: value for row in run.history for name, value in row.items() if name != "step"}
+    return values | best_value(run) | run.test_metrics
+
+
+def best_value(run: Run, *later: tuple[float, int]) -> dict[str, float]:
+    """Return the best kNN accuracy of a run and its epoch, for the summary.
+
+    Args:
+        run: the run.
+        later: further values with their epochs, counted from 1.
+    """
+    values = [*((value, epoch + 1) for _, epoch, value in run.curve(KNN)), *later]
+    return dict(zip(("best/knn_top1", "best/epoch"), max(values), strict=True)) if values else {}
+
+
+def log_rows(
     folder: RunFolder,
     config: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
@@ -111,7 +141,7 @@ def mirror_rows(
     name: str,
     summary: Mapping[str, float],
 ) -> None:
-    """Add an evaluation to the W&B run of a run, if there is one, as `opened_mirror` does.
+    """Add an evaluation to the W&B run of a run, if there is one, as `log_later` does.
 
     The rows are logged as a table. The values of the trained network are added to the summary of the W&B run,
     so that runs can be sorted, filtered and plotted by them.
@@ -123,93 +153,115 @@ def mirror_rows(
         name: name of the table.
         summary: values by names such as ``test/linear_top1``.
     """
-    with opened_mirror(folder, config, command="evaluate") as run:
-        if run is not None:
-            import wandb
 
-            columns: list[str | int] = list(dict.fromkeys(key for row in rows for key in row))
-            data = [[row.get(str(key)) for key in columns] for row in rows]
-            run.log({name: wandb.Table(columns=columns, data=data, allow_mixed_types=True)})
-            run.summary.update(dict(summary))
+    def log(run: Any) -> None:
+        import wandb
+
+        columns: list[str | int] = list(dict.fromkeys(key for row in rows for key in row))
+        data = [[row.get(str(key)) for key in columns] for row in rows]
+        run.log({name: wandb.Table(columns=columns, data=data, allow_mixed_types=True)})
+        run.summary.update(dict(summary))
+
+    log_later(folder, config, log, command="evaluate")
 
 
-@contextmanager
-def opened_mirror(folder: RunFolder, config: Mapping[str, Any], *, command: str) -> Iterator[Any]:
-    """Open the W&B run of a run for a command after training; None if there is none.
+def log_checkpoint(run: Any, file: Path) -> None:
+    """Log the last checkpoint of a run as ``checkpoint-ID``, where ID is that of the W&B run.
 
-    Offline, W&B makes a further directory of the same run. The config and the summary are written to it
-    again, because ``wandb sync`` replaces both by those of the directory that it uploads last. If W&B does
-    not accept the data, a message is printed to stderr; the data is in the run directory in any case.
+    The run is recorded as a user of the data set ``images-DIGEST``, which contains only the digest of the
+    training images.
 
     Args:
-        folder: run directory.
-        config: config of the run.
-        command: name of the command, for the message.
+        run: W&B run.
+        file: checkpoint.
     """
-    if not config.get("wandb") or not folder.mirror_file.exists():
-        yield None
-        return
     import wandb
 
-    refusals, run = (ValueError, wandb.Error, OSError), None
-    try:
-        mode = mirror_mode(config["wandb"])
-        identity = _remembered(folder.mirror_file) or {}
-        run = wandb.init(dir=folder.path, **_options(folder, config, str(mode), identity))
-        if mode == "offline":
-            run.config.update(dict(config), allow_val_change=True)  # type: ignore[no-untyped-call]
-            run.summary.update(_summary(Run(folder.path)))
-    except refusals as error:
-        print(f"ssl-vision {command}: not mirrored to W&B: {error}", file=sys.stderr)
-    if run is None:
-        yield None
-        return
-    try:
-        with run:
-            yield run
-    except refusals as error:
-        print(f"ssl-vision {command}: not mirrored to W&B: {error}", file=sys.stderr)
+    checkpoint = read_checkpoint(file)
+    if checkpoint.images is not None:
+        described = _described(checkpoint)
+        images = wandb.Artifact(f"images-{checkpoint.images}", type="dataset", metadata=described)
+        with images.new_file("images.json") as out:
+            json.dump({"data": described["data"], "digest": checkpoint.images}, out)
+        # W&B records the use of an artifact online only
+        (run.log_artifact if run.offline else run.use_artifact)(images)
+    log_files(run, "checkpoint", [file], checkpoint=checkpoint, aliases=["last"])
 
 
-def _summary(run: Run) -> dict[str, float]:
-    """Return the values in the summary of a trained run: last values, best kNN accuracy and test metrics."""
-    values = {name: value for row in run.history for name, value in row.items() if name != "step"}
-    if curve := run.curve("val/knn_top1"):
-        best, epoch = max((value, epoch + 1) for _, epoch, value in curve)
-        values |= {"best/knn_top1": best, "best/epoch": epoch}
-    return values | run.test_metrics
+def log_files(
+    run: Any, name: str, files: Sequence[Path], *, checkpoint: Checkpoint, aliases: Sequence[str] = ()
+) -> None:
+    """Log files as the artifact ``NAME-ID``, where ID is that of the W&B run.
 
-
-@contextmanager
-def mirror_ends() -> Iterator[None]:
-    """End a W&B run that was started in this context, so that the next run is not logged into it.
-
-    The exit code tells W&B whether the run finished, failed or was preempted.
+    Args:
+        run: W&B run.
+        name: name of the artifact.
+        files: the files.
+        checkpoint: checkpoint that they contain or were made from.
+        aliases: aliases besides those of the epoch and the latest version.
     """
-    before, code = _open_run(), 0
+    import wandb
+
+    artifact = wandb.Artifact(f"{name}-{run.id}", type="model", metadata=_described(checkpoint))
+    for file in files:
+        artifact.add_file(str(file), name=file.name)
+    run.log_artifact(artifact, aliases=[*aliases, f"epoch-{checkpoint.epoch}", "latest"])
+
+
+def _described(checkpoint: Checkpoint) -> dict[str, Any]:
+    data = class_name(checkpoint.config.get("data"))
+    return {"epoch": checkpoint.epoch, "data": data, "images": checkpoint.images}
+
+
+def fetched_checkpoint(address: str) -> Path:
+    """Download the checkpoint at ``wandb://ENTITY/PROJECT/NAME:ALIAS`` into ``artifacts/``.
+
+    Args:
+        address: artifact with one ``.ckpt`` file; without an entity, the default one of the user.
+
+    Returns:
+        Path of the checkpoint.
+
+    Raises:
+        InputError: W&B cannot be reached or has no such artifact, or the artifact does not have exactly one
+            checkpoint.
+    """
+    import wandb
+
+    name = address.removeprefix(SCHEME)
+    if name.count("/") not in (1, 2):
+        raise InputError(f"{address}: expected {SCHEME}ENTITY/PROJECT/NAME:ALIAS")
     try:
-        yield
-    except Interrupted as error:
-        code = 128 + error.signal
-        raise
-    except BaseException:
-        code = 1
-        raise
-    finally:
-        if _open_run() is not before:
-            sys.modules["wandb"].finish(exit_code=code)
-
-
-def _open_run() -> Any:
-    """Return the W&B run of this process, if there is one, without importing W&B."""
-    return getattr(sys.modules.get("wandb"), "run", None)
+        folder = Path(wandb.Api().artifact(name if ":" in name else f"{name}:latest").download())
+    except (wandb.Error, ValueError, OSError) as error:
+        raise InputError(f"{address}: {' '.join(str(error).split())}") from error
+    files = sorted(folder.glob("*.ckpt"))
+    if len(files) != 1:
+        raise InputError(f"{address}: expected one checkpoint, got {len(files)}")
+    return files[0]
 
 
 def requeued_by_agent(folder: RunFolder) -> bool:
     """Return True if ``wandb agent`` has rescheduled the run in this directory after a preemption."""
-    remembered = _remembered(folder.mirror_file)
-    chosen, saved = os.environ.get("WANDB_RUN_ID"), folder.last.exists() or folder.previous.exists()
-    return bool(os.environ.get("WANDB_SWEEP_ID") and remembered and remembered["id"] == chosen and saved)
+    identity, chosen = remembered(folder) or {}, os.environ.get("WANDB_RUN_ID")
+    saved = folder.last.exists() or folder.previous.exists()
+    return bool(os.environ.get("WANDB_SWEEP_ID") and chosen and identity.get("id") == chosen and saved)
+
+
+def requeued_checkpoint() -> Path | None:
+    """Download the checkpoint of a run that ``wandb agent`` has rescheduled; None if there is none."""
+    run = os.environ.get("WANDB_RUN_ID")
+    if not (os.environ.get("WANDB_SWEEP_ID") and run):
+        return None
+    try:
+        return fetched_checkpoint(f"{SCHEME}{_project()}/checkpoint-{run}:last")
+    except InputError as error:
+        rank_zero_info(f"no checkpoint at W&B to continue from: {error}")
+        return None
+
+
+def _project() -> str:
+    return os.environ.get("WANDB_PROJECT") or PROJECT
 
 
 def _new_identity(folder: RunFolder) -> dict[str, str]:
@@ -218,28 +270,28 @@ def _new_identity(folder: RunFolder) -> dict[str, str]:
     Raises:
         InputError: the id is that of a run in another directory.
     """
-    project = os.environ.get("WANDB_PROJECT") or PROJECT
     chosen = os.environ.get("WANDB_RUN_ID")
-    if not chosen:
-        return {"id": secrets.token_hex(4), "project": project}
-    identity = {"id": chosen, "project": project}
-    for file in folder.path.parent.glob("*/wandb/mirror.json"):
-        other = _remembered(file) or {}
-        if file != folder.mirror_file and {**other, **identity} == other:
+    identity = {"id": chosen or secrets.token_hex(4), "project": _project()}
+    for other in folder.path.parent.iterdir() if chosen and folder.path.parent.exists() else ():
+        if other != folder.path and identity.items() <= (remembered(RunFolder(other)) or {}).items():
             raise InputError(
-                f"WANDB_RUN_ID {chosen} is the W&B run of {file.parent.parent}: "
+                f"WANDB_RUN_ID {chosen} is the W&B run of {other}: "
                 "unset it, so that this run has an id of its own"
             )
     return identity
 
 
-def _remembered(file: Path) -> dict[str, str] | None:
+def remembered(folder: RunFolder) -> dict[str, str] | None:
     """Return the identity in a mirror.json; None if the file is missing or invalid."""
     try:
-        identity = read_json(file)
+        identity = read_json(folder.mirror_file)
     except InputError:
         return None
-    complete = isinstance(identity, dict) and {"id", "project"} <= identity.keys() <= _IDENTITY
+    complete = isinstance(identity, dict) and {"id", "project"} <= identity.keys() <= {
+        "id",
+        "project",
+        "group",
+    }
     return identity if complete and all(isinstance(value, str) for value in identity.values()) else None
 
 
@@ -250,14 +302,14 @@ def _options(
     import wandb
 
     model = config.get("model") or {}
-    sweep = os.environ.get("WANDB_RUN_GROUP") or identity.get("group")
     seeds = derived_group(config)
+    group = os.environ.get("WANDB_RUN_GROUP") or identity.get("group") or seeds
     tags = [class_name(config.get("data")), class_name(model.get("init_args", {}).get("objective"))]
-    tags += [f"seed {config.get('seed_everything')}", *([seeds[:_LONGEST_TAG]] if sweep else [])]
+    tags += [f"seed {config.get('seed_everything')}", *([seeds[:_LONGEST_TAG]] if group != seeds else [])]
     return {
         **identity,
         "name": folder.path.name,
-        "group": sweep or seeds,
+        "group": group,
         "tags": tags,
         "mode": mode,
         "resume": "allow" if mode == "online" else None,

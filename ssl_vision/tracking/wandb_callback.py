@@ -3,18 +3,18 @@
 from typing import Any, Literal
 
 import pytorch_lightning as pl
+from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision.descriptions import description_of
 from ssl_vision.errors import Interrupted
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.registry import Run
-from ssl_vision.tracking.artifacts import log_checkpoint
-from ssl_vision.tracking.wandb import MirrorLogger
+from ssl_vision.tracking.wandb import KNN, best_value, log_checkpoint, remember
 
 Artifacts = Literal["none", "last"]
 
-_COLLAPSED, _SKIPPED, _KNN = "val/collapsed", "train/skipped_steps", "val/knn_top1"
+_COLLAPSED, _SKIPPED = "val/collapsed", "train/skipped_steps"
 
 
 class WandbCallback(pl.Callback):
@@ -36,7 +36,7 @@ class WandbCallback(pl.Callback):
         artifacts: checkpoint to upload.
     """
 
-    def __init__(self, logger: MirrorLogger, folder: RunFolder, *, artifacts: Artifacts = "none") -> None:
+    def __init__(self, logger: WandbLogger, folder: RunFolder, *, artifacts: Artifacts = "none") -> None:
         self.logger, self.folder, self.artifacts = logger, folder, artifacts
         self._defined: set[str] = set()
         self._alerted: set[str] = set()
@@ -50,7 +50,7 @@ class WandbCallback(pl.Callback):
         """Remember the W&B run, and define the epoch as an axis."""
         if not trainer.is_global_zero:
             return
-        self.logger.remember()
+        remember(self.folder, self.run)
         self.run.define_metric("epoch", hidden=True)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -64,10 +64,9 @@ class WandbCallback(pl.Callback):
                 self._defined.add(name)
         if _COLLAPSED in values and float(values[_COLLAPSED]):
             self._alert("collapsed", f"collapsed at epoch {trainer.current_epoch + 1}", "WARN")
-        if _KNN in values:
-            earlier = [(value, epoch + 1) for _, epoch, value in Run(self.folder.path).curve(_KNN)]
-            value, epoch = max([*earlier, (float(values[_KNN]), trainer.current_epoch + 1)])
-            self.run.summary.update({"best/knn_top1": value, "best/epoch": epoch})
+        if KNN in values:
+            current = (float(values[KNN]), trainer.current_epoch + 1)
+            self.run.summary.update(best_value(Run(self.folder.path), current))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Send an alert about skipped steps."""
@@ -81,17 +80,29 @@ class WandbCallback(pl.Callback):
         if not trainer.is_global_zero:
             return
         self._upload_last()
-        value = trainer.callback_metrics.get(_KNN)
-        result = "" if value is None else f", {_KNN} {description_of(_KNN).text(float(value))}"
+        value = trainer.callback_metrics.get(KNN)
+        result = "" if value is None else f", {KNN} {description_of(KNN).text(float(value))}"
         self._alert("finished", f"finished after epoch {trainer.current_epoch}{result}", "INFO")
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Mark a run that is ended by a signal as preempting, and upload its last checkpoint."""
-        if isinstance(exception, Interrupted) and trainer.is_global_zero:
+        """End the W&B run; mark one that is ended by a signal as preempting, and upload its checkpoint."""
+        if not trainer.is_global_zero:
+            return
+        import wandb
+
+        if isinstance(exception, Interrupted):
             self.run.mark_preempting()
             self._upload_last()
+        wandb.finish(exit_code=128 + exception.signal if isinstance(exception, Interrupted) else 1)
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """End the W&B run, so that the next run is not logged into it."""
+        if trainer.is_global_zero:
+            import wandb
+
+            wandb.finish()
 
     def _upload_last(self) -> None:
         """Upload the last checkpoint if asked to; training does not fail if W&B does not accept it."""

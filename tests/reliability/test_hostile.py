@@ -145,7 +145,7 @@ def test_run_is_owned_only_if_its_folder_and_checkpoint_are(whose, run, monkeypa
 
 def test_evaluating_another_users_run_writes_only_to_its_folder(foreign_run, tmp_path, monkeypatch):
     change_config(foreign_run, lambda config: config.update(wandb=True))
-    monkeypatch.setattr("ssl_vision.evaluation.command.mirror_rows", lambda *_, **__: pytest.fail("uploaded"))
+    monkeypatch.setattr("ssl_vision.evaluation.command.log_rows", lambda *_, **__: pytest.fail("uploaded"))
     monkeypatch.chdir(tmp_path)
     before = file_contents(tmp_path)
     assert main(["evaluate", str(foreign_run), "--baselines=false"]) == 0

@@ -16,7 +16,7 @@ from ssl_vision.main import main
 from ssl_vision.runs.config import derived_group
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.registry import Run
-from ssl_vision.tracking.wandb import mirror_ends, mirror_mode, mirror_rows
+from ssl_vision.tracking.wandb import log_rows, wandb_mode
 
 SHORT = [*TINY, "--trainer.max_epochs=1", "--trainer.limit_train_batches=2", "--model.objective=DCL"]
 
@@ -102,37 +102,23 @@ def test_group_ignores_seed_and_depends_on_dataset(run):
     assert group != derived_group(config | {"data": {"class_path": "ssl_vision.data.CIFAR10"}})
 
 
-def test_sweep_cells_share_group_but_have_own_names_tags_and_configs(tmp_path, monkeypatch):
+def test_sweep_cell_has_group_of_sweep_and_tags_also_in_its_evaluation(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_RUN_GROUP", "trial")
-    for name, seed in (("one", 1), ("two", 2)):
-        assert fit(tmp_path, name, f"--seed_everything={seed}") == 0
-    for name, seed in (("one", 1), ("two", 2)):
-        (part,) = parts(tmp_path / name)
-        (record,) = records(part, "run")
-        config = dict(flat(json.loads(inspect(part, "--summary"))["config"]))
-        assert (record["run"]["run_group"], record["run"]["display_name"]) == ("trial", name)
-        group = derived_group(Run(tmp_path / name).config)
-        assert record["run"]["tags"] == ["Digits", "DCL", f"seed {seed}", group]
-        assert (config["name"], config["seed_everything"]) == (name, seed)
-
-
-def test_evaluation_of_sweep_cell_stays_in_group_of_sweep(tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_RUN_GROUP", "trial")
-    assert fit(tmp_path, "one") == 0
+    assert fit(tmp_path, "one", "--seed_everything=1") == 0
     monkeypatch.delenv("WANDB_RUN_GROUP")
     options = ["--protocol=lightly", "--baselines=false", "--cache=false", "--device=cpu"]
     assert main(["evaluate", str(tmp_path / "one"), *options]) == 0
-    groups = [
-        record["run"]["run_group"] for part in parts(tmp_path / "one") for record in records(part, "run")
-    ]
-    assert groups == ["trial", "trial"]
+    run_records = [record["run"] for part in parts(tmp_path / "one") for record in records(part, "run")]
+    tags = ["Digits", "DCL", "seed 1", derived_group(Run(tmp_path / "one").config)]
+    assert [(each["run_group"], each["display_name"]) for each in run_records] == [("trial", "one")] * 2
+    assert [each["tags"] for each in run_records] == [tags] * 2
 
 
-def test_overwriting_run_gets_new_wandb_id(tmp_path):
-    for options in ((), ("--overwrite=true",)):
-        assert fit(tmp_path, "run", *options) == 0
-    first, second = parts(tmp_path / "run")
-    assert first.name.rpartition("-")[2] != second.name.rpartition("-")[2]
+def test_overwriting_run_gets_new_wandb_id(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "mirrored")
+    (before,) = wandb_ids(copy)
+    assert fit(tmp_path, "mirrored", "--overwrite=true") == 0
+    assert len(wandb_ids(copy) - {before}) == 1
 
 
 def wandb_ids(run: Path) -> set[str]:
@@ -160,14 +146,11 @@ def test_given_wandb_id_is_used_by_one_run_and_its_continuation(tmp_path, monkey
         "unset it, so that this run has an id of its own\n"
     )
     assert not (tmp_path / "two").exists()
-    monkeypatch.setenv("WANDB_RUN_ID", "cell2")
-    wandb.teardown()  # a session keeps the environment variables it started with
-    assert fit(tmp_path, "two") == 0
     for name in ("WANDB_SWEEP_ID", "WANDB_RUN_ID"):
         monkeypatch.delenv(name)
-    wandb.teardown()
+    wandb.teardown()  # a session keeps the environment variables it started with
     assert fit(tmp_path, "one", "--trainer.max_epochs=2", "--ckpt_path=last") == 0
-    assert (wandb_ids(tmp_path / "one"), wandb_ids(tmp_path / "two")) == ({"cell1"}, {"cell2"})
+    assert wandb_ids(tmp_path / "one") == {"cell1"}
     assert len(parts(tmp_path / "one")) == 2
 
 
@@ -178,8 +161,6 @@ def test_open_wandb_run_of_user_is_neither_used_nor_ended(tmp_path, capsys):
     try:
         assert fit(tmp_path, "run") == 2
         assert f"the W&B run {user_run.id} is open: wandb.finish() ends it" in capsys.readouterr().err
-        with mirror_ends():
-            pass
         assert wandb.run is user_run
         assert user_run.config.as_dict() == {"mine": 1}
     finally:
@@ -205,7 +186,7 @@ def no_key(tmp_path, monkeypatch):
 def test_evaluation_without_key_reports_that_it_is_not_mirrored(run, capsys):
     before = parts(run)
     config = Run(run).config | {"wandb": True}
-    mirror_rows(RunFolder(run), config, [{"value": 1}], name="evaluation", summary={})
+    log_rows(RunFolder(run), config, [{"value": 1}], name="evaluation", summary={})
     assert "not mirrored to W&B: --wandb true: no W&B API key is configured" in capsys.readouterr().err
     assert parts(run) == before
 
@@ -217,7 +198,8 @@ def test_failed_login_is_reported_in_one_line(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(wandb, "login", failing_login)
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", "--wandb=true", *TINY]) == 2
-    assert "fit: --wandb true: nobody answers; log locally with --wandb offline\n" in capsys.readouterr().err
+    error = "fit: --wandb true: nobody answers; or log locally with --wandb offline\n"
+    assert error in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -239,5 +221,5 @@ def test_wandb_mode_offline_needs_no_key(tmp_path, monkeypatch):
 def test_offline_run_does_not_change_mode_of_next_run(tmp_path, monkeypatch):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     assert fit(tmp_path, "run") == 0
-    assert mirror_mode("offline") == "offline"
+    assert wandb_mode("offline") == "offline"
     assert "WANDB_MODE" not in os.environ

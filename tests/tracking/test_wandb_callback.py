@@ -15,8 +15,7 @@ from ssl_vision.main import main
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.registry import Run
-from ssl_vision.tracking.artifacts import fetched_checkpoint
-from ssl_vision.tracking.wandb import requeued_by_agent
+from ssl_vision.tracking.wandb import fetched_checkpoint, requeued_by_agent
 from ssl_vision.tracking.wandb_callback import WandbCallback
 
 SHORT = [*TINY, "--trainer.limit_train_batches=2", "--wandb=offline", "--wandb_artifacts=last"]
@@ -150,12 +149,16 @@ def test_collapse_and_skipped_steps_send_one_alert_each(tmp_path):
     assert recorder.alerts() == ["run: collapsed", "run: skipped steps"]
 
 
-def test_interrupted_run_is_marked_preempting_and_failed_run_is_not(tmp_path):
+def test_interrupted_run_is_marked_preempting_and_failed_run_is_not(tmp_path, monkeypatch):
+    codes = []
+    monkeypatch.setattr("wandb.finish", lambda exit_code=0: codes.append(exit_code))
     recorder, tracked = callback(tmp_path)
     tracked.on_exception(trainer(), None, ValueError())
     assert recorder.calls == []
     tracked.on_exception(trainer(), None, Interrupted(15))
     assert recorder.calls == [("mark_preempting", {})]
+    tracked.teardown(trainer(), None, "fit")
+    assert codes == [1, 128 + 15, 0]
 
 
 def test_callback_does_nothing_on_other_processes(tmp_path):
@@ -167,6 +170,7 @@ def test_callback_does_nothing_on_other_processes(tmp_path):
     tracked.on_train_epoch_end(other, None)
     tracked.on_fit_end(other, None)
     tracked.on_exception(other, None, Interrupted(15))
+    tracked.teardown(other, None, "fit")
     assert (recorder.calls, recorder.summary) == ([], {})
 
 

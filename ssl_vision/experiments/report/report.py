@@ -23,7 +23,7 @@ from ssl_vision.experiments.report.sprite_sheet import SpriteSheet, displayed
 from ssl_vision.runs.config import as_yaml
 from ssl_vision.runs.files import write_text
 from ssl_vision.runs.registry import Run, find_runs, readable
-from ssl_vision.tracking.wandb import opened_mirror
+from ssl_vision.tracking.wandb import log_later
 
 _UPLOADED = 16
 """Number of images whose views are uploaded to W&B."""
@@ -108,7 +108,7 @@ def write(
         )
         write_text(context.run.folder.report_file, run_page(context))
         if context.run.config.get("wandb_media") and context.run.folder.owned:
-            _mirror_media(context)
+            _log_media(context)
     except Exception as error:
         print(f"{path}: no report was written ({' '.join(str(error).split())})", file=sys.stderr)
         return None
@@ -150,27 +150,29 @@ def _configuration(run: Run) -> tuple[str, Markup]:
     return lead, macros.details("All keys", table) + macros.details("config.yaml", file)
 
 
-def _mirror_media(context: ReportContext) -> None:
+def _log_media(context: ReportContext) -> None:
     """Upload the page, augmented views, nearest neighbours and the map of the embeddings.
 
     Pictures that require images or features that are missing are left out.
     """
     run = context.run
-    with opened_mirror(run.folder, run.config, command="report") as mirror:
-        if mirror is None:
-            return
-        import wandb
+    log_later(run.folder, run.config, lambda wandb_run: wandb_run.log(_media(context)), command="report")
 
-        media: dict[str, Any] = {"report": wandb.Html(str(run.folder.report_file), inject=False)}
-        makers: dict[str, Callable[[], Any]] = {
-            "views": lambda: wandb.Image(_views(context)),
-            "neighbours": lambda: wandb.Image(_neighbours(context)),
-            "embedding_map": lambda: wandb.Table(**_map(context)),
-        }
-        for name, make in makers.items():
-            with suppress(Missing):
-                media[name] = make()
-        mirror.log({f"media/{name}": item for name, item in media.items()})
+
+def _media(context: ReportContext) -> dict[str, Any]:
+    import wandb
+
+    page = wandb.Html(str(context.run.folder.report_file), inject=False)
+    media: dict[str, Any] = {"report": page}
+    makers: dict[str, Callable[[], Any]] = {
+        "views": lambda: wandb.Image(_views(context)),
+        "neighbours": lambda: wandb.Image(_neighbours(context)),
+        "embedding_map": lambda: wandb.Table(**_map(context)),
+    }
+    for name, make in makers.items():
+        with suppress(Missing):
+            media[name] = make()
+    return {f"media/{name}": item for name, item in media.items()}
 
 
 def _views(context: ReportContext) -> Any:
