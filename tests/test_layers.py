@@ -156,13 +156,13 @@ def test_getattr_and_hasattr_are_used_only_in_listed_files():
 CAPS = {
     "": (830, 13),
     "callbacks": (659, 8),
-    "cli": (1822, 17),
+    "cli": (1668, 16),
     "data": (3082, 28),
     "encoders": (297, 4),
-    "evaluation": (1999, 15),
+    "evaluation": (1974, 15),
     "experiments": (0, 1),
     "experiments/compare": (1033, 8),
-    "experiments/report": (2352, 14),
+    "experiments/report": (2292, 13),
     "experiments/reproduce": (564, 4),
     "experiments/sweeps": (1384, 8),
     "export": (629, 5),
@@ -171,7 +171,7 @@ CAPS = {
     "objectives": (2058, 19),
     "pretrained": (307, 4),
     "runs": (1439, 12),
-    "tracking": (313, 4),
+    "tracking": (255, 3),
 }
 """Most code lines (benchmarks/code_lines.py) and most Python files of each folder, which may only fall.
 
