@@ -167,7 +167,7 @@ CAPS = {
     "experiments": (0, 1),
     "experiments/compare": (1150, 9),
     "experiments/report": (3037, 25),
-    "experiments/reproduce": (564, 4),
+    "experiments/reproduce": (563, 4),
     "experiments/sweeps": (1389, 8),
     "export": (630, 5),
     "methods": (958, 16),
