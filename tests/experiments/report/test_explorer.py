@@ -143,6 +143,12 @@ def test_the_keyboard_moves_the_anchor_and_the_temperature(browser):
     assert browser(f"{one('.explorer .sentence')}.textContent") != sentence
 
 
+def test_slider_stays_in_view_while_the_charts_are(browser):
+    for part, above in ((".explorer .grid", True), (".explorer .anchor", False)):
+        browser(f"{one(part)}.scrollIntoView({{behavior: 'instant', block: 'center'}})")
+        assert (browser(f"{one('.explorer .knobs')}.getBoundingClientRect().top") == 0) == above
+
+
 def test_a_click_on_a_negative_makes_it_the_anchor(browser):
     chosen = browser(f"{one('.explorer .weighed button')}.value")
     browser(f"{one('.explorer .weighed button')}.click()")
