@@ -168,11 +168,11 @@ CAPS = {
     "experiments/report": (3035, 25),
     "experiments/reproduce": (838, 8),
     "experiments/sweeps": (1419, 8),
-    "export": (630, 5),
+    "export": (592, 5),
     "methods": (958, 16),
     "metrics": (1074, 19),
     "objectives": (2054, 20),
-    "pretrained": (308, 4),
+    "pretrained": (299, 4),
     "runs": (1613, 17),
     "tracking": (256, 3),
 }
