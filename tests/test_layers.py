@@ -167,11 +167,11 @@ CAPS = {
     "experiments/report": (2292, 13),
     "experiments/reproduce": (564, 4),
     "experiments/sweeps": (1384, 8),
-    "export": (629, 5),
+    "export": (592, 5),
     "methods": (944, 15),
     "metrics": (1074, 19),
     "objectives": (2058, 19),
-    "pretrained": (307, 4),
+    "pretrained": (298, 4),
     "runs": (1439, 12),
     "tracking": (255, 3),
 }

@@ -265,8 +265,8 @@ def _read_network(
 ) -> FeatureExtractor:
     if path.is_dir() or is_checkpoint(path):
         run = open_run(path, allow_class=allow_class)
-        (encoder, about), epoch = pretrained(run)[1], run.checkpoint.epoch
-        file = f"{file}, epoch {epoch}"
+        (encoder, about), epoch = pretrained(run), run.checkpoint.epoch
+        used = f", epoch {epoch}"
     elif has_description(path):
         (encoder, about), epoch = read_backbone(path, allow_class=allow_class), 0
     else:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ssl_vision.cli.import_paths import class_paths
 from ssl_vision.descriptions import description_of
 from ssl_vision.encoders import Timm
-from ssl_vision.errors import InputError
 from ssl_vision.hub import WEIGHTS
 from ssl_vision.pretrained.backbones import Pretrained
 from ssl_vision.pretrained.opened_run import OpenedRun
@@ -114,17 +113,13 @@ def evaluation_rows(run: OpenedRun) -> list[dict[str, Any]]:
     Raises:
         InputError: the file was not written by ``ssl-vision evaluate``.
     """
-    try:
-        rows, epoch = preferred(read_rows(run.folder.evaluation_file), run.config), run.checkpoint.epoch
-        trained = [row for row in rows if row["features"] == "trained" and row["epoch"] == epoch]
-        baselines = [row for row in rows if row["features"] != "trained"]
-        shown = [row for row in trained if row["layer"] == "backbone"]
-        _evaluation(shown + baselines)
-    except InputError:
-        raise
-    except (ValueError, TypeError, KeyError) as error:
-        file = run.folder.evaluation_file
-        raise InputError(f"{file}: not written by ssl-vision evaluate") from error
+    rows, epoch = preferred(read_rows(run.folder.evaluation_file), run.config), run.checkpoint.epoch
+    shown = [
+        row
+        for row in rows
+        if (row.get("features"), row.get("epoch"), row.get("layer")) == ("trained", epoch, "backbone")
+    ]
+    baselines = [row for row in rows if row.get("features") != "trained"]
     return shown + baselines if shown else []
 
 
@@ -133,7 +128,7 @@ def protocol(row: Mapping[str, Any]) -> dict[str, Any]:
     named = ("features", "layer", "metric", "value", "root", "options", "weights")
     fields = {key: value for key, value in row.items() if key not in named and value is not None}
     if "settings" in fields:  # such as "image_size 96, train /data/photos"
-        options = (option.partition(" ") for option in fields["settings"].split(", "))
+        options = (option.partition(" ") for option in str(fields["settings"]).split(", "))
         fields["settings"] = ", ".join(f"{name}{space}{_plain(value)}" for name, space, value in options)
     return {key: _plain(value) if isinstance(value, str) else value for key, value in fields.items()}
 
@@ -143,8 +138,8 @@ def _evaluation(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         return ["This checkpoint has not been evaluated. Run `ssl-vision evaluate`."]
     lines = ["| features | layer | metric | value | protocol |", "|---|---|---|---|---|"]
     for row in rows:
-        cells = (row["features"], row["layer"], row["metric"], f"{row['value']:.4f}", _plain(protocol(row)))
-        lines.append(f"| {' | '.join(cells)} |")
+        names = (_plain(row.get(name)) for name in ("features", "layer", "metric"))
+        lines.append(f"| {' | '.join(names)} | {row['value']:.4f} | {_plain(protocol(row))} |")
     return lines
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -71,25 +71,19 @@ def run(args: Sequence[str]) -> None:
         InputError: The folder, the network or the output cannot be used, or an image cannot be decoded.
     """
     parser = ArgumentParser(prog="ssl-vision embed", description=run.__doc__)
+
+    def add(name: str, kind: Any, text: str, **options: Any) -> None:
+        parser.add_argument(f"--{name}", type=kind, help=text, **options)
+
     parser.add_argument("images", type=str, help="Folder of images, searched recursively.")
-    add_encoder_options(
-        parser, encoder="Encoder of --weights that do not state it",
-        more=" A run, its checkpoint and an exported file state the encoder themselves.",
-    )  # fmt: skip
-    parser.add_argument(
-        "--output", type=str, required=True, help="Output file: .npz (features, names) or .parquet."
-    )
-    parser.add_argument(
-        "--layer", type=LayerName, default="backbone",
-        help="Layer of the features; only runs and their checkpoints have others than the backbone.",
-    )  # fmt: skip
-    parser.add_argument("--batch_size", type=int, default=256, help="Number of images per batch.")
-    parser.add_argument(
-        "--device", type=Literal["auto", "cpu", "cuda"], default="auto", help="Device of the encoder."
-    )
-    parser.add_argument(
-        "--strict", type=bool, default=False, help="Stop at the first file that cannot be decoded."
-    )
+    more = " A run, its checkpoint and an exported file state the encoder themselves."
+    add_encoder_options(parser, encoder="Encoder of --weights that do not state it", more=more)
+    add("output", str, "Output file: .npz (features, names) or .parquet.", required=True)
+    text = "Layer of the features; only runs and their checkpoints have others than the backbone."
+    add("layer", LayerName, text, default="backbone")
+    add("batch_size", int, "Number of images per batch.", default=256)
+    add("device", Literal["auto", "cpu", "cuda"], "Device of the encoder.", default="auto")
+    add("strict", bool, "Stop at the first file that cannot be decoded.", default=False)
     add_allow_class(parser)
     allow_class, options = allowed_classes(args), parser.parse_args(with_classes(args))
     check("--batch_size", options.batch_size, at_least=1, at_most=LARGEST_BATCH)
@@ -126,8 +120,8 @@ def _network(parser: ArgumentParser, options: Namespace, allow_class: Collection
     if options.encoder is not None:
         if layer != "backbone":
             raise InputError(f"--encoder has the backbone only: --layer {layer} takes a run")
-        (encoder, description), about = described_encoder(parser, options)
-        return Network(encoder, description, about=about)
+        given, about = described_encoder(parser, options)
+        return Network(*given, about=about)
     if options.weights is None:
         raise InputError("give --weights, a run, an exported file or hf://OWNER/NAME, or --encoder, too")
     with local_file(options.weights) as file:
@@ -135,8 +129,8 @@ def _network(parser: ArgumentParser, options: Namespace, allow_class: Collection
             return Network(*read_backbone(file, allow_class=allow_class))
         if file.suffix == SUFFIX:
             raise InputError(f"{file} has the backbone only: --layer {layer} takes a run or a checkpoint")
-        method, (_, description) = pretrained(open_run(file, allow_class=allow_class))
-        return Network(method, description, layer)
+        run = open_run(file, allow_class=allow_class)
+        return Network(run.trained().eval(), pretrained(run).description, layer)
 
 
 def embed_files(
@@ -240,13 +234,9 @@ def _write(path: Path, suffix: str, features: Features, names: list[str]) -> Non
         np.savez(path, features=features, names=np.array(texts))
         return
     arrow, parquet = needed("pyarrow", extra="parquet"), needed("pyarrow.parquet", extra="parquet")
-    width = features.shape[1]
-    schema = arrow.schema({"name": arrow.string(), "features": arrow.list_(arrow.float32(), width)})
-    with parquet.ParquetWriter(path, schema) as file:
-        for start in range(0, len(names), _ROW_GROUP):
-            rows = slice(start, start + _ROW_GROUP)
-            lists = arrow.FixedSizeListArray.from_arrays(arrow.array(features[rows].reshape(-1)), width)
-            file.write_table(arrow.table({"name": arrow.array(texts[rows]), "features": lists}, schema))
+    lists = arrow.FixedSizeListArray.from_arrays(arrow.array(features.reshape(-1)), features.shape[1])
+    table = arrow.table({"name": arrow.array(texts, arrow.string()), "features": lists})
+    parquet.write_table(table, path, row_group_size=_ROW_GROUP)
 
 
 def _text(name: str) -> str:

@@ -4,16 +4,19 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from ssl_vision._version import __version__
 from ssl_vision.cli.classes import outside_classes
 from ssl_vision.encoders import ResNet, Timm
 from ssl_vision.errors import InputError
-from ssl_vision.optional import needed
+from ssl_vision.optional import installed, needed
 from ssl_vision.pretrained.backbones import SUFFIX, Pretrained, write_backbone
 
 _PROTOBUF_LIMIT = 2**31
@@ -30,12 +33,14 @@ class Format(NamedTuple):
     """Python code that loads a file as ``backbone``."""
 
 
-def difference(file: Path, form: Format, given: Pretrained) -> tuple[float, float]:
-    """Load a file as its card says, and compare the features of random images.
+def checked_export(file: Path, form: Format, given: Pretrained) -> str:
+    """Load a file as its card says, compare the features of random images, and describe the result.
 
-    Returns:
-        The largest difference, and the largest feature of the backbone.
+    Raises:
+        InputError: the features differ.
     """
+    if not installed(form.library):
+        return f"Not checked: {form.library} is not installed."
     views = given.description.views
     shape = (8, views.channels, views.size, views.size)
     noise = torch.randint(256, shape, generator=torch.Generator().manual_seed(0))
@@ -48,12 +53,24 @@ def difference(file: Path, form: Format, given: Pretrained) -> tuple[float, floa
         expected = torch.cat([given.backbone(images), given.backbone(images[:1])])
         results = [names["backbone"](each.numpy() if numpy else each) for each in (images, images[:1])]
         loaded = torch.cat([torch.as_tensor(result) for result in results])
-    largest = (loaded - expected).abs().max() if loaded.shape == expected.shape else math.inf
-    return float(largest), float(expected.abs().max())
+    gap = float((loaded - expected).abs().max()) if loaded.shape == expected.shape else math.inf
+    largest = float(expected.abs().max())
+    size = f"largest difference {gap:.1e}, largest feature {largest:.3g}"
+    if not gap < 1e-5 * max(1.0, largest):  # the accuracy of float32
+        raise InputError(
+            f"the features of the file in {form.library} differ from those of the encoder ({size}); "
+            "the file was not kept"
+        )
+    return (
+        f"Checked: with {form.library} {versions(form)[form.library]} it gives the encoder's features of "
+        f"random images ({size})."
+    )
 
 
-def _write_safetensors(path: Path, given: Pretrained) -> None:
-    write_backbone(path, given.backbone, given.description)
+def versions(form: Format) -> dict[str, str]:
+    """Return the versions of the libraries that wrote and load a file, by name."""
+    libraries = {"torch", "torchvision", *([form.library] if installed(form.library) else [])}
+    return {"ssl_vision": __version__} | {name: version(name) for name in sorted(libraries - {"ssl_vision"})}
 
 
 def _describe_safetensors(name: str, given: Pretrained) -> str:
@@ -79,46 +96,35 @@ def _resnet(given: Pretrained, library: str) -> ResNet:
     )
 
 
-def _write_torchvision(path: Path, given: Pretrained) -> None:
-    write_backbone(path, _resnet(given, "torchvision"))
-
-
-def _describe_torchvision(name: str, given: Pretrained) -> str:
-    resnet = _resnet(given, "torchvision")
-    constructor = f"torchvision.models.resnet{resnet.depth}()"
-    edits = [*_stem_edits(resnet), "backbone.fc = torch.nn.Identity()"]
-    return _loading("torchvision", constructor, name, edits)
-
-
-def _write_timm(path: Path, given: Pretrained) -> None:
+def _write_layout(library: str, path: Path, given: Pretrained) -> None:
+    """Write the weights with the names of torchvision or timm."""
     backbone = given.backbone
-    write_backbone(path, backbone.network if isinstance(backbone, Timm) else _resnet(given, "timm"))
-
-
-def _describe_timm(name: str, given: Pretrained) -> str:
-    if isinstance(given.backbone, Timm):
-        model, edits = json.dumps(given.backbone.name), list[str]()
-        options = f", **{given.backbone.options}" if given.backbone.options else ""
+    if library == "timm" and isinstance(backbone, Timm):
+        write_backbone(path, backbone.network)
     else:
-        resnet = _resnet(given, "timm")
-        model, options, edits = f'"resnet{resnet.depth}"', "", _stem_edits(resnet)
-    return _loading("timm", f"timm.create_model({model}, num_classes=0{options})", name, edits)
+        write_backbone(path, _resnet(given, library))
 
 
-def _stem_edits(resnet: ResNet) -> list[str]:
-    """Return code for the small stem, which timm's stem_type and replace_stem_pool cannot express."""
-    edits = [
-        "backbone.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)",
-        "backbone.maxpool = torch.nn.Identity()",
-    ]
-    return edits if resnet.stem == "small" else []
-
-
-def _loading(library: str, constructor: str, name: str, edits: Sequence[str]) -> str:
-    imports = sorted([f"import {library}", *(["import torch"] if edits else [])])
+def _describe_layout(library: str, name: str, given: Pretrained) -> str:
+    edits: list[str] = []
+    if library == "timm" and isinstance(given.backbone, Timm):
+        model, options = given.backbone.name, given.backbone.options
+        extra = f", **{options}" if options else ""
+    else:
+        resnet = _resnet(given, library)
+        model, extra = f"resnet{resnet.depth}", ""
+        if resnet.stem == "small":  # which timm's stem_type and replace_stem_pool cannot express
+            edits = [
+                "backbone.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)",
+                "backbone.maxpool = torch.nn.Identity()",
+            ]
+    constructor = f"timm.create_model({json.dumps(model)}, num_classes=0{extra})"
+    if library == "torchvision":
+        constructor = f"torchvision.models.{model}()"
+        edits.append("backbone.fc = torch.nn.Identity()")
     return "\n".join(
         [
-            *imports,
+            *sorted([f"import {library}", *(["import torch"] if edits else [])]),
             "from safetensors.torch import load_file\n",
             f"backbone = {constructor}",
             *edits,
@@ -167,8 +173,12 @@ def _describe_onnx(name: str, given: Pretrained) -> str:
 
 
 FORMATS = {
-    "safetensors": Format(SUFFIX, "ssl_vision", _write_safetensors, _describe_safetensors),
-    "torchvision": Format(SUFFIX, "torchvision", _write_torchvision, _describe_torchvision),
-    "timm": Format(SUFFIX, "timm", _write_timm, _describe_timm),
+    "safetensors": Format(
+        SUFFIX, "ssl_vision", lambda path, given: write_backbone(path, *given), _describe_safetensors
+    ),
+    **{
+        library: Format(SUFFIX, library, partial(_write_layout, library), partial(_describe_layout, library))
+        for library in ("torchvision", "timm")
+    },
     "onnx": Format(".onnx", "onnxruntime", _write_onnx, _describe_onnx),
 }

@@ -1,6 +1,5 @@
 """Load pretrained encoders from a run, a checkpoint, an exported file or the Hugging Face Hub."""
 
-import copy
 import json
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, fields
@@ -19,7 +18,6 @@ from ssl_vision.data import Views
 from ssl_vision.encoders import Encoder, Timm, as_encoder, build
 from ssl_vision.errors import InputError
 from ssl_vision.hub import local_file
-from ssl_vision.methods import Method
 from ssl_vision.pretrained.opened_run import OpenedRun, open_run, with_weights
 from ssl_vision.runs.checkpoint import OTHER_WEIGHTS
 
@@ -45,6 +43,9 @@ class Description:
     """Version of this package that wrote the file."""
     pixel_range: tuple[float, float] | None = None
     """Values of grey images of more than 8 bits that become black and white."""
+
+    def __post_init__(self) -> None:
+        _ = self.views  # raises ValueError for invalid values
 
     @property
     def views(self) -> Views:
@@ -98,18 +99,18 @@ def read_backbone(path: str | Path, *, allow_class: Collection[str] = ()) -> Pre
     with local_file(path) as file:
         if file.suffix == SUFFIX:
             return _read_file(file, allow_class)
-        return pretrained(open_run(file, allow_class=allow_class))[1]
+        return pretrained(open_run(file, allow_class=allow_class))
 
 
-def pretrained(run: OpenedRun) -> tuple[Method, Pretrained]:
-    """Build the network of a run in evaluation mode, and a copy of its backbone with a description.
+def pretrained(run: OpenedRun) -> Pretrained:
+    """Build the backbone of a run in evaluation mode, and describe it.
 
     Raises:
         InputError: The weights do not fit the config, or the config lacks a setting of the backbone.
     """
     path = run.checkpoint.path
     try:
-        network = run.trained().eval()
+        backbone = run.trained().eval().backbone.to(memory_format=torch.contiguous_format)
         model, data = (run.config[part]["init_args"] for part in ("model", "data"))
         views = data["views"]
         description = Description(
@@ -120,15 +121,13 @@ def pretrained(run: OpenedRun) -> tuple[Method, Pretrained]:
             std=tuple(views["std"]),
             pixel_range=data.get("pixel_range"),
         )
-        _ = description.views  # raises for invalid values
-        backbone = copy.deepcopy(network.backbone).to(memory_format=torch.contiguous_format)
     except InputError:
         raise
     except ValueError as error:
         raise InputError(f"{path}: {one_line(str(error))}") from error
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: not an encoder trained on views of images ({error})") from error
-    return network, Pretrained(backbone, description)
+    return Pretrained(backbone, description)
 
 
 def without_pretrained(encoder: Any) -> dict[str, Any]:
@@ -193,12 +192,11 @@ def _read_file(path: Path, allow_class: Collection[str]) -> Pretrained:
         if not names - {"pixel_range"} <= values.keys():
             raise InputError(f"{path}: was not written by ssl-vision export; {OTHER_WEIGHTS}")
         description = Description(**values | {key: tuple(values[key]) for key in ("mean", "std")})
-        _ = description.views
-        spec = {"encoder": description.encoder}
         factory_type = Callable[[], Encoder] | Callable[[], nn.Module]
 
         def make() -> Encoder:
-            factory = built(factory_type, "encoder", spec, where=path, allow_class=allow_class)
+            config = {"encoder": description.encoder}
+            factory = built(factory_type, "encoder", config, where=path, allow_class=allow_class)
             return as_encoder(build(factory))
 
         backbone = with_weights(make, state)

@@ -70,17 +70,12 @@ def with_classes(args: Sequence[str]) -> list[str]:
     Raises:
         InputError: a class or an option of one does not exist.
     """
-    words: list[str] = []
-    previous = ""
-    for arg in args:
-        option, equals, value = arg.partition("=")
-        named = option == _OPTION and equals
-        name = value if named else arg
-        if (named or previous == _OPTION) and name.startswith(_TIMM):
-            words += [f"{_OPTION}=Timm" if named else "Timm", f"{_OPTION}.name={name.removeprefix(_TIMM)}"]
-        else:
-            words.append(arg)
-        previous = arg
+    words = list(args)
+    for place, (previous, arg) in enumerate(zip(["", *args], args, strict=False)):
+        name = arg if previous == _OPTION else arg.removeprefix(f"{_OPTION}=")
+        if (previous == _OPTION or name != arg) and name.startswith(_TIMM):
+            words[place] = f"{arg.removesuffix(name)}Timm"
+            words.append(f"{_OPTION}.name={name.removeprefix(_TIMM)}")
     check_classes(words)
     return words
 
@@ -151,7 +146,6 @@ def described_encoder(parser: ArgumentParser, options: Any) -> tuple[Pretrained,
         raise InputError(f"{_OPTION} requires {', '.join(missing)}: the images that the encoder expects")
     section = yaml.safe_load(parser.dump(options, skip_unset=False, skip_validation=True))["encoder"]
     description = Description(without_pretrained(section), decoded_size=views["size"], **views)
-    _ = description.views  # raises for invalid values
     return Pretrained(encoder.eval(), description), about
 
 

@@ -41,7 +41,8 @@ def test_embed_features_match_evaluation_features(images, tiny_run, tmp_path, la
         images, tiny_run, tmp_path / "new" / "f.npz", f"--layer={layer}", "--batch_size=2"
     )
     assert names == NAMES
-    model, (_, description) = pretrained(open_run(tiny_run))
+    run = open_run(tiny_run)
+    model, description = run.trained().eval(), pretrained(run).description
     split = ImageFolder(root=images, train=".", test="none", image_size=8, cache="never").split("train")
     expected = embed(model, split, description.views)[layer]
     assert features.dtype == np.float32
@@ -113,12 +114,12 @@ def test_description_keeps_decoded_size_of_run(tiny_run, stored, side, views, de
     config["data"]["init_args"]["image_size"] = stored
     config["data"]["init_args"]["views"]["size"] = views
     checkpoint = run.checkpoint._replace(config=config, side=side)
-    _, (_, description) = pretrained(run._replace(checkpoint=checkpoint))
+    _, description = pretrained(run._replace(checkpoint=checkpoint))
     assert (description.decoded_size, description.size) == (decoded, views)
 
 
 def test_features_that_are_not_finite_are_refused(images, tiny_run, tmp_path, capsys):
-    backbone, description = pretrained(open_run(tiny_run))[1]
+    backbone, description = pretrained(open_run(tiny_run))
     with torch.no_grad():
         backbone.layer4[1].bn2.bias += torch.inf
     write_backbone(tmp_path / "x.safetensors", backbone, description)

@@ -18,7 +18,7 @@ from torch import nn
 import ssl_vision
 from ssl_vision.cli.classes import built
 from ssl_vision.errors import InputError
-from ssl_vision.export import export, formats
+from ssl_vision.export import formats
 from ssl_vision.export.card import card, protocol
 from ssl_vision.main import main
 from ssl_vision.pretrained.backbones import pretrained, write_backbone
@@ -97,7 +97,8 @@ def test_onnx_gives_the_same_features_for_any_batch(tiny_run, tmp_path, monkeypa
 
 
 def test_load_encoder_takes_a_run_a_checkpoint_and_an_export(tiny_run, tmp_path, monkeypatch, capsys):
-    model, (_, description) = pretrained(open_run(tiny_run))
+    run = open_run(tiny_run)
+    model, description = run.trained().eval(), pretrained(run).description
     file, code, _ = exported(tiny_run, "safetensors", tmp_path, capsys)
     monkeypatch.chdir(tmp_path)
     names = {}
@@ -177,7 +178,7 @@ def test_model_card_describes_training_and_evaluation(tiny_run, tmp_path, capsys
 )
 def test_model_card_states_labels_and_pretrained_weights(tiny_run, encoder, objective, title, start):
     run = open_run(tiny_run / "checkpoints" / "last.ckpt")
-    _, given = pretrained(run)
+    given = pretrained(run)
     options = run.config["model"]["init_args"]
     options["encoder"]["init_args"] |= encoder
     options["objective"] = objective
@@ -248,7 +249,7 @@ def test_export_contains_modules_with_two_names(tmp_path):
 
 
 def test_unchecked_export_is_reported_as_not_checked(tiny_run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(export, "installed", lambda library: False)
+    monkeypatch.setattr(formats, "installed", lambda library: False)
     file = tmp_path / "it.safetensors"
     assert main(["export", str(tiny_run), "--output", str(file)]) == 0
     assert "Not checked: ssl_vision is not installed" in capsys.readouterr().out

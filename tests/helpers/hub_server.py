@@ -82,8 +82,10 @@ class HubServer:
 
     def commit(self, name: str, revision: str) -> str:
         """Return the hash of a revision's files."""
-        files = self.repositories[name][revision]
-        return hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
+        files = sorted(self.repositories[name][revision].items())
+        return hashlib.sha1(
+            b"".join(part for file, content in files for part in (file.encode(), content))
+        ).hexdigest()
 
 
 class _Handler(Handler):
