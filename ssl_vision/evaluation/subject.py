@@ -266,7 +266,7 @@ def _read_network(
     if path.is_dir() or is_checkpoint(path):
         run = open_run(path, allow_class=allow_class)
         (encoder, about), epoch = pretrained(run), run.checkpoint.epoch
-        used = f", epoch {epoch}"
+        file = f"{file}, epoch {epoch}"
     elif has_description(path):
         (encoder, about), epoch = read_backbone(path, allow_class=allow_class), 0
     else:
