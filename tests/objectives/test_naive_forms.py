@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ CLASSES = [cls for cls in vars(o).values() if isinstance(cls, type) and issubcla
 WITHOUT = {o.Objective, o.TwoViews, o.Contrastive, o.RECLAIM}
 """Base classes, and an objective with a trained critic and a memory of the images."""
 
-OTHERS = {
+OTHERS: dict[type, list[dict[str, Any]]] = {
     o.HardestTriplet: [{"metric": metric, "margin": 0.7} for metric in ("product", "euclidean", "angle")],
     o.MACLICML: [{"threshold": 0.3}],
 }

@@ -161,8 +161,9 @@ def offered(own: Objective | None, positive: Tensor) -> dict[str, dict[str, Any]
         positive: cosines of the positive pairs, for temperature rules, shape (N,).
     """
     named = vars(contrastive).values()
-    classes = (each for each in named if inspect.isclass(each) and Contrastive in each.__mro__[1:])
-    public = (cls for cls in classes if cls.__module__ == contrastive.__name__ and cls.__name__[0] != "_")
+    classes = (each for each in named if inspect.isclass(each) and issubclass(each, Contrastive))
+    here = (cls for cls in classes if cls.__module__ == contrastive.__name__ and cls is not Contrastive)
+    public = (cls for cls in here if cls.__name__[0] != "_")
     objectives = {cls.__name__: each for cls in public if (each := described(cls(), positive))}
     if own is not None and (mine := described(own, positive)):
         name = type(own).__name__
