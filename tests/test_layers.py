@@ -164,7 +164,7 @@ def test_getattr_and_hasattr_are_used_only_in_listed_files():
 CAPS = {
     "": (850, 15),
     "callbacks": (682, 12),
-    "cli": (1641, 19),
+    "cli": (1640, 19),
     "data": (3184, 32),
     "encoders": (303, 4),
     "evaluation": (2162, 15),
@@ -178,7 +178,7 @@ CAPS = {
     "metrics": (1074, 19),
     "objectives": (2056, 19),
     "pretrained": (308, 4),
-    "runs": (1439, 12),
+    "runs": (1435, 12),
     "tracking": (292, 4),
 }
 """Most code lines (benchmarks/code_lines.py) and most Python files of each folder, which may only fall.

@@ -199,7 +199,6 @@ def _start(command: str, cli: FitCLI) -> _Start:
     check = partial(
         folder.check,
         recorded,
-        recorded=lambda: Run(folder.path).config,
         resume=config.ckpt_path is not None,
         overwrite=config.overwrite,
         moved=knows_images(checkpoint),
