@@ -160,7 +160,6 @@ class FitCLI(LightningCLI):
         self.check = partial(
             self.folder.check,
             self.recorded,
-            recorded=lambda: Run(self.folder.path).config,
             resume=config.ckpt_path is not None,
             overwrite=config.overwrite,
             moved=knows_images(self.checkpoint),

@@ -66,21 +66,7 @@ def read_checkpoint(path: str | Path, *, verify: bool = False) -> Checkpoint:
     file = RunFolder(path).last if path.is_dir() else path
     if not file.is_file():
         raise InputError(f"{file}: no such checkpoint{_runs_within(path)}")
-    try:
-        mapped = zipfile.is_zipfile(file)  # memory-mapped, so that the optimizer's state is never read
-        if verify and mapped:
-            with zipfile.ZipFile(file) as archive:
-                if damaged := archive.testzip():
-                    raise InputError(f"{file}: damaged, the checksum of {damaged} does not match")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the pickle protocol of files that are refused anyway
-            content = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
-    except pickle.UnpicklingError as error:
-        raise InputError(f"{file}: refused, it contains more than tensors and plain values") from error
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"{file}: not a readable checkpoint ({type(error).__name__})") from error
+    content = load_plain(file, "checkpoint", verify=verify)
     try:
         record = content[CHECKPOINT_KEY]
         version = record["version"]
@@ -111,10 +97,38 @@ def _runs_within(folder: Path) -> str:
 def is_checkpoint(path: Path) -> bool:
     """Return True for a file that ``ssl-vision fit`` wrote; False if it cannot be read."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except Exception:  # of any class; the reader of weights describes it
+        content = load_plain(path, "checkpoint")
+    except InputError:
         return False
     return isinstance(content, dict) and CHECKPOINT_KEY in content
+
+
+def load_plain(file: Path, kind: str, *, verify: bool = False) -> Any:
+    """Load a file that was written with ``torch.save`` and contains only tensors and plain values.
+
+    Args:
+        file: path of the file.
+        kind: what the file is, for messages.
+        verify: compare the checksums of the whole file, which torch does not.
+
+    Raises:
+        InputError: the file is damaged, or contains anything else, such as a pickle that would run code.
+    """
+    try:
+        mapped = zipfile.is_zipfile(file)  # memory-mapped, so that the optimizer's state is never read
+        if verify and mapped:
+            with zipfile.ZipFile(file) as archive:
+                if damaged := archive.testzip():
+                    raise InputError(f"{file}: damaged, the checksum of {damaged} does not match")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the pickle protocol of files that are refused anyway
+            return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+    except InputError:
+        raise
+    except pickle.UnpicklingError as error:
+        raise InputError(f"{file}: refused, it contains more than tensors and plain values") from error
+    except Exception as error:
+        raise InputError(f"{file}: not a readable {kind} ({type(error).__name__})") from error
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -1,8 +1,6 @@
 """Weights of an encoder from a file, as initial weights of a run or for an evaluation."""
 
-import pickle
 import re
-import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from ssl_vision.encoders import Encoder, ModuleEncoder
 from ssl_vision.errors import InputError
 from ssl_vision.hub import local_file
 from ssl_vision.methods import Method
-from ssl_vision.runs.checkpoint import CHECKPOINT_KEY, read_checkpoint
+from ssl_vision.runs.checkpoint import CHECKPOINT_KEY, load_plain, read_checkpoint
 
 _INITIAL = "--initial_checkpoint"
 
@@ -93,17 +91,13 @@ def read_weights(path: Path, *, option: str) -> dict[str, Tensor]:
         return read_checkpoint(path).state
     if not path.is_file():
         raise InputError(f"{option} {path}: no such file or run directory")
-    try:
-        if path.suffix == ".safetensors":
+    if path.suffix == ".safetensors":
+        try:
             with safe_open(path, framework="pt") as file:
                 return {name: file.get_tensor(name) for name in list(file.keys())}
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except pickle.UnpicklingError as error:
-        raise InputError(f"{path}: refused, it contains more than tensors and plain values") from error
-    except (
-        SafetensorError, zipfile.BadZipFile, OSError, RuntimeError, EOFError, ValueError, LookupError
-    ) as error:  # fmt: skip
-        raise InputError(f"{path}: not a readable file of weights ({type(error).__name__})") from error
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{path}: not a readable file of weights ({type(error).__name__})") from error
+    content = load_plain(path, "file of weights")
     if isinstance(content, dict) and CHECKPOINT_KEY in content:
         return read_checkpoint(path).state
     states = {"": content}

@@ -2,13 +2,14 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.config import differences, listed
+from ssl_vision.runs.files import read_yaml
 from ssl_vision.runs.lock import Lock
 
 _EXPORT = re.compile(r"(backbone(-torchvision|-timm)?\.safetensors|backbone\.onnx)(\.md)?")
@@ -52,7 +53,6 @@ class RunFolder:
         self,
         config: Mapping[str, Any],
         *,
-        recorded: Callable[[], Mapping[str, Any]],
         resume: bool,
         overwrite: bool,
         moved: bool = False,
@@ -63,7 +63,6 @@ class RunFolder:
 
         Args:
             config: config of the run about to start.
-            recorded: function that reads the config of the run in the directory.
             resume: continue the run in the directory.
             overwrite: replace the run in the directory.
             moved: see `differences`.
@@ -78,8 +77,8 @@ class RunFolder:
                 raise InputError(f"{self.path} exists and is not a run directory; choose another --name")
             self._free = True
             return
-        other = recorded()
-        if not _SECTIONS.issubset(other):
+        other = read_yaml(self.config_file)
+        if not isinstance(other, dict) or not _SECTIONS.issubset(other):
             raise InputError(f"{self.path}: its config.yaml is not that of a run; choose another --name")
         if overwrite:
             return

@@ -32,7 +32,7 @@ def test_diagnostics_of_gradients_are_no_difference():
 
 
 def check(folder):
-    folder.check({}, recorded=dict, resume=False, overwrite=False)
+    folder.check({}, resume=False, overwrite=False)
 
 
 def test_directory_of_a_run_that_was_killed_while_it_wrote_its_config_is_free(tmp_path):
