@@ -300,9 +300,8 @@ def test_the_short_help_shows_a_name_that_yaml_reads_as_a_date(tmp_path):
     assert "2024-01-01" in short_help([f"--config={tmp_path / 'run.yaml'}", "--help"])
 
 
-@pytest.mark.parametrize("text", ["a: &x {b: *x}\n", "[" * 5000])
-def test_the_short_help_refuses_the_files_that_training_refuses(text, tmp_path):
-    (tmp_path / "run.yaml").write_text(text)
+def test_the_short_help_refuses_the_files_that_training_refuses(tmp_path):
+    (tmp_path / "run.yaml").write_text("[" * 5000)
     with pytest.raises(InputError, match=r"run\.yaml"):
         short_help([f"--config={tmp_path / 'run.yaml'}", "--help"])
 

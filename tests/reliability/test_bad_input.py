@@ -462,7 +462,6 @@ SIZES = [
         r".*image_size must be at least 1 and at most 4096, got 1000000",
         lambda here, run: images(here),
     ),
-    Case("a map that is too fine", "maps --grid=100000", r"--grid must be at most 1000, got 100000"),
 ]
 
 DATA = [

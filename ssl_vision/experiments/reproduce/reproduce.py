@@ -35,9 +35,9 @@ class Extent:
 
     Args:
         budget: run the paper's runs, or a smoke test of scaled-down runs, which takes minutes.
-        seeds: number of seeds; by default 3, or 1 with ``--budget small``.
+        seeds: number of seeds; by default 3, or 1 with --budget small.
         first_seed: first seed, to share the seeds among machines.
-        workers: runs at a time; by default 1, or one for each core with ``--budget small``.
+        workers: runs at a time; by default 1, or one for each core with --budget small.
         runs_dir: directory in which the paper gets its own directory.
     """
 
