@@ -2,11 +2,9 @@
 
 import difflib
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ssl_vision.cli.import_paths import dotted, load, local_modules, yaml_texts
@@ -15,6 +13,7 @@ from ssl_vision.cli.recipes import FLAGS, settings, with_recipes
 from ssl_vision.cli.suggestions import closest_match, closest_option
 from ssl_vision.descriptions import read_catalogue
 from ssl_vision.errors import InputError
+from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.runs.folder import as_yaml
 from ssl_vision.runs.registry import Run
 
@@ -28,52 +27,46 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     Returns:
         Arguments of the report of a run that was trained, on the first process.
     """
-    command, *given = args
-    with _replaced_run(given) as options:
-        asked = bool({"-h", "--help"} & set(options))
-        if (command == "fit" and (asked or not options)) or any(".help" in option for option in options):
-            from ssl_vision.cli.fit_help import requested_help
+    command, *options = args
+    if options and not options[0].startswith("-"):
+        options = [*_options_of_run(options[0]), *options[1:]]
+    asked = bool({"-h", "--help"} & set(options))
+    if (command == "fit" and (asked or not options)) or any(".help" in option for option in options):
+        from ssl_vision.cli.fit_help import requested_help
 
-            text = requested_help(with_recipes(options))
-            if text is not None:
-                print(text)
-                return None
-        options = ["--help"] if asked else checked(options)
-        if not asked:
-            check_root(options)
-        fit = load("ssl_vision.cli.fit")
-        with local_modules(options):  # also those that the config of a run directory names
-            outcome = fit.executed([command, *options])
-        if outcome.message:
-            print(outcome.message)
-        page: dict[str, Any] | None = outcome.page
+        text = requested_help(with_recipes(options))
+        if text is not None:
+            print(text)
+            return None
+    if asked:
+        options = ["--help"]
+    else:
+        options = checked(options)
+        check_root(options)
+    fit = load("ssl_vision.cli.fit")
+    with local_modules(options):  # also those that the config of a run directory names
+        outcome = fit.executed([command, *options])
+    if outcome.message:
+        print(outcome.message)
+    page: dict[str, Any] | None = outcome.page
     return page
 
 
-@contextmanager
-def _replaced_run(options: Sequence[str]) -> Iterator[list[str]]:
-    """Replace a run directory before the options by the options with which the run continues.
+def _options_of_run(run: str) -> list[str]:
+    """Return the options with which a run continues; a damaged config.yaml is restored from a checkpoint.
 
     Raises:
-        InputError: the first argument is neither an option nor a run directory, or the config of the run
-            cannot be read.
+        InputError: it is not a run directory, or its config cannot be read.
     """
-    if not options or options[0].startswith("-"):
-        yield list(options)
-        return
-    run, *others = options
     folder = Path(os.path.normpath(run))
     if not folder.name or folder.name == "..":
         folder = Path(os.path.abspath(run))
     config = folder / "config.yaml"
     if not config.is_file():
         raise InputError(f"{run}: no run directory (no config.yaml); options start with --")
-    with ExitStack() as temporary:
-        if (backup := Run(folder).config_backup) is not None:
-            config = Path(temporary.enter_context(TemporaryDirectory())) / "config.yaml"
-            config.write_text(as_yaml(backup), encoding="utf-8")
-        place = [f"--runs_dir={folder.parent}", f"--name={folder.name}"]
-        yield [f"--config={config}", *place, "--ckpt_path=last", *others]
+    if (backup := Run(folder).config_backup) is not None:
+        write_text(config, as_yaml(backup))
+    return [f"--config={config}", f"--runs_dir={folder.parent}", f"--name={folder.name}", "--ckpt_path=last"]
 
 
 def checked(options: Sequence[str]) -> list[str]:
