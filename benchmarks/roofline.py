@@ -39,7 +39,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from traffic import Traffic, size
 
-from ssl_vision.cli.classes import built
+from ssl_vision.cli.config_objects import built
 from ssl_vision.data import Views
 from ssl_vision.encoders import ResNet
 from ssl_vision.methods import Method, SimCLR

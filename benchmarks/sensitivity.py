@@ -22,7 +22,7 @@ from scipy import stats
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ssl_vision.cli.classes import built
+from ssl_vision.cli.config_objects import built
 from ssl_vision.data import ImageData
 from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.experiments.compare.runs_table import filtered

@@ -67,6 +67,16 @@ COMMANDS = {
 }
 """Commands by name. The first page of the help lists those that have a group."""
 
+_USAGE = """\
+usage: ssl-vision COMMAND [OPTIONS]
+
+Contrastive self-supervised pretraining of vision encoders.
+{commands}
+
+ssl-vision COMMAND --help lists the options of a command, and ssl-vision help --all lists all
+commands. With any command, --quiet prints only results and errors, and --debug prints the
+traceback of an error."""
+
 _REPORT = f"{_EXPERIMENTS}.report.report"
 _LONGEST = 1000
 
@@ -87,25 +97,11 @@ def usage(*, every: bool = False) -> str:
     """Return the text of ``ssl-vision --help``, or of ``ssl-vision help --all``."""
     width = max(map(len, COMMANDS))
     lines: list[str] = []
-    group = ""
-    for name, command in COMMANDS.items():
-        if command.group or every:
-            if command.group != group:
-                lines += ["", f"{command.group or 'further commands'}:"]
-            lines.append(f"  {name:<{width}}  {command.help}")
-            group = command.group
-    return "\n".join(
-        [
-            "usage: ssl-vision COMMAND [OPTIONS]",
-            "",
-            "Contrastive self-supervised pretraining of vision encoders.",
-            *lines,
-            "",
-            "ssl-vision COMMAND --help lists the options of a command, and ssl-vision help --all lists all",
-            "commands. With any command, --quiet prints only results and errors, and --debug prints the",
-            "traceback of an error.",
-        ]
-    )
+    for group, commands in itertools.groupby(COMMANDS.items(), key=lambda item: item[1].group):
+        if group or every:
+            lines += ["", f"{group or 'further commands'}:"]
+            lines += [f"  {name:<{width}}  {command.help}" for name, command in commands]
+    return _USAGE.format(commands="\n".join(lines))
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -48,6 +48,35 @@ def silenced() -> Iterator[None]:
             os.environ[_VARIABLE] = before
 
 
+@contextmanager
+def without_noise() -> Iterator[None]:
+    """Context manager that hides warnings and messages of Lightning that do not concern the run."""
+    with warnings.catch_warnings():
+        for message in (
+            "LightningCLI's args parameter",  # which equal sys.argv here
+            ".*does not have many workers",
+            "The number of training batches .* is smaller than the logging",
+            "Be aware that when using `ckpt_path`",
+            ".*LeafSpec.*is deprecated",
+        ):
+            warnings.filterwarnings("ignore", message=message)
+        # Lightning's use of jsonargparse
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"pytorch_lightning\.cli")
+        logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_about_the_run)
+        for name in ("lightning_fabric.utilities.seed", "pytorch_lightning.accelerators.cuda"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        yield
+
+
+def _is_about_the_run(record: logging.LogRecord) -> bool:
+    noise = (
+        "TPU available", "GPU available", "litlogger", "litmodels", "Loading `train_dataloader`",
+        "Automatic Mixed Precision", "was configured so", "has Tensor Cores", "Restoring states",
+        "Restored all states", "Loaded model weights", "`Trainer.fit` stopped",
+    )  # fmt: skip
+    return not any(words in record.getMessage() for words in noise)
+
+
 class Progress:
     """Context manager that shows the progress, speed and remaining time of a task on stderr.
 

@@ -1,13 +1,10 @@
 """``fit`` and ``validate`` on Lightning's command line: options, run directory, trainer and result."""
 
-import logging
 import os
 import pydoc
 import shlex
 import signal
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import partial
 from itertools import zip_longest
@@ -42,7 +39,7 @@ from ssl_vision.cli.progress_bar import RunBar
 from ssl_vision.cli.run_options import add_run_options, check_callbacks, check_trainer
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError, Interrupted
-from ssl_vision.progress import quiet
+from ssl_vision.progress import quiet, without_noise
 from ssl_vision.runs.checkpoint import AtomicCheckpointIO, Checkpoint, read_checkpoint
 from ssl_vision.runs.checkpoint_schedule import ResumeCheckpoint, remove_requeued
 from ssl_vision.runs.config import below_home, derived_name, differences, listed
@@ -305,35 +302,6 @@ def executed(args: Sequence[str]) -> Outcome:
             if isinstance(error, SIGTERMException):  # in a validation
                 raise SystemExit(128 + signal.SIGTERM) from error
             raise
-
-
-@contextmanager
-def without_noise() -> Iterator[None]:
-    """Context manager that hides warnings and messages of Lightning that do not concern the run."""
-    with warnings.catch_warnings():
-        for message in (
-            "LightningCLI's args parameter",  # which equal sys.argv here
-            ".*does not have many workers",
-            "The number of training batches .* is smaller than the logging",
-            "Be aware that when using `ckpt_path`",
-            ".*LeafSpec.*is deprecated",
-        ):
-            warnings.filterwarnings("ignore", message=message)
-        # Lightning's use of jsonargparse
-        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"pytorch_lightning\.cli")
-        logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_about_the_run)
-        for name in ("lightning_fabric.utilities.seed", "pytorch_lightning.accelerators.cuda"):
-            logging.getLogger(name).setLevel(logging.WARNING)
-        yield
-
-
-def _is_about_the_run(record: logging.LogRecord) -> bool:
-    noise = (
-        "TPU available", "GPU available", "litlogger", "litmodels", "Loading `train_dataloader`",
-        "Automatic Mixed Precision", "was configured so", "has Tensor Cores", "Restoring states",
-        "Restored all states", "Loaded model weights", "`Trainer.fit` stopped",
-    )  # fmt: skip
-    return not any(words in record.getMessage() for words in noise)
 
 
 def place_to_continue(folder: RunFolder, *, online: bool) -> str | None:

@@ -24,8 +24,9 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     Returns:
         Arguments of the report of a run that was trained, on the first process.
     """
-    command, *given = args
-    options = _replaced_run(given)
+    command, *options = args
+    if options and not options[0].startswith("-"):
+        options = [*_options_of_run(options[0]), *options[1:]]
     asked = bool({"-h", "--help"} & set(options))
     if (command == "fit" and (asked or not options)) or any(".help" in option for option in options):
         from ssl_vision.cli.fit_help import requested_help
@@ -34,8 +35,10 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         if text is not None:
             print(text)
             return None
-    options = ["--help"] if asked else checked(options)
-    if not asked and not any(option.startswith("--print_config") for option in options):
+    if asked:
+        options = ["--help"]
+    else:
+        options = checked(options)
         check_root(options)
     fit = load("ssl_vision.cli.fit")
     with local_modules(options):  # also those that the config of a run directory names
@@ -46,23 +49,19 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     return page
 
 
-def _replaced_run(options: Sequence[str]) -> list[str]:
-    """Replace a run directory before the options by the options with which the run continues.
+def _options_of_run(run: str) -> list[str]:
+    """Return the options with which a run continues.
 
     Raises:
-        InputError: the first argument is neither an option nor a run directory.
+        InputError: it is not a run directory.
     """
-    if not options or options[0].startswith("-"):
-        return list(options)
-    run, *others = options
     folder = Path(os.path.normpath(run))
     if not folder.name or folder.name == "..":
         folder = Path(os.path.abspath(run))
     config = folder / "config.yaml"
     if not config.is_file():
         raise InputError(f"{run}: no run directory (no config.yaml); options start with --")
-    place = [f"--runs_dir={folder.parent}", f"--name={folder.name}"]
-    return [f"--config={config}", *place, "--ckpt_path=last", *others]
+    return [f"--config={config}", f"--runs_dir={folder.parent}", f"--name={folder.name}", "--ckpt_path=last"]
 
 
 def checked(options: Sequence[str]) -> list[str]:

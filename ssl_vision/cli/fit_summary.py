@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any
 
-from ssl_vision.cli.classes import outside_classes
+from ssl_vision.cli.config_objects import outside_classes
 from ssl_vision.data import ImageData
 from ssl_vision.descriptions import described, description_of
 from ssl_vision.progress import duration, epochs_text, number
@@ -13,6 +13,7 @@ from ssl_vision.runs.checkpoint import Checkpoint
 from ssl_vision.runs.config import significant
 from ssl_vision.runs.files import last_value
 from ssl_vision.runs.registry import Run
+from ssl_vision.tables import aligned
 
 
 def summary(
@@ -29,16 +30,14 @@ def summary(
     """
     seconds = "" if run.seconds is None else f" in {duration(run.seconds)}"
     settings = f"{run.setting('objective')} on {run.setting('data')}, seed {run.setting('seed')}"
-    facts = dict(_facts(run, images))
-    width = max(map(len, facts))
     lines = [f"{run.name}: {_length(run)}{seconds} ({settings})"]
-    lines += [f"  {name:<{width}}  {value}" for name, value in facts.items()]
+    lines += [f"  {line}" for line in aligned(list(_facts(run, images)), left=2).splitlines()]
     lines += validation_lines(run)
     folder = shlex.quote(str(run.folder.path))
     outside = outside_classes([run.config["model"], run.config["data"]])
     folder += "".join(f" --allow_class {name}" for name in outside)
-    options, split = _evaluation(data)
-    if split:
+    if data is None or data.num_classes:
+        options, split = _evaluation(data)
         lines.append(f"next: ssl-vision evaluate {folder}{options}   kNN and a linear probe on {split}")
     if not report:
         lines.append(f"next: ssl-vision report {folder}     an HTML report with a map of the images")
@@ -80,9 +79,7 @@ def _length(run: Run) -> str:
 
 
 def _evaluation(data: ImageData | None) -> tuple[str, str]:
-    """Return the options of an evaluation and the images that it classifies; empty strings without labels."""
-    if data is not None and not data.num_classes:
-        return "", ""
+    """Return the options of an evaluation, and the images that it classifies."""
     if data is None or data.test_share or data.has("test"):
         return "", "the test split"
     if data.has("val"):
@@ -105,8 +102,7 @@ def _facts(run: Run, images: int | None) -> Iterator[tuple[str, str]]:
     ]
     if memory:
         yield "peak memory", ", ".join(memory)
-    loss = run.last("train/loss")
-    if loss is not None:
+    if (loss := run.last("train/loss")) is not None:
         yield "last loss", f"{loss:.4g}"
     yield "skipped steps", f"{run.last('train/skipped_steps') or 0:.0f}"
     yield "collapsed", _collapsed(run)
@@ -125,14 +121,11 @@ def _collapsed(run: Run) -> str:
 
 def validation_lines(run: Run) -> Iterator[str]:
     """Iterate over the lines of the table of `validations`, the first of which names the images."""
-    head, *lines = validations(run) or [[]]
-    if not lines:
-        return
-    width = max(len(name) for name, *_ in lines)
-    k = run.setting("metrics.k") if any(name == "val/knn_top1" for name, *_ in lines) else None
-    yield f"  validation on {run.validated_on}" + (f", kNN with k = {k}" if k else "")
-    for name, *values in (head, *lines):
-        yield "  ".join([f"  {name:<{width}}", *(f"{value:>10}" for value in values)])
+    table = validations(run)
+    if table:
+        knn = any(name == "val/knn_top1" for name, *_ in table) and run.setting("metrics.k")
+        yield f"  validation on {run.validated_on}" + (f", kNN with k = {knn}" if knn else "")
+        yield from (f"  {line}" for line in aligned(table).splitlines())
 
 
 def validations(run: Run) -> list[list[str]]:
@@ -157,9 +150,9 @@ def validated(checkpoint: Checkpoint, values: Mapping[str, float]) -> str:
         checkpoint: the checkpoint.
         values: values by the names under which they are logged.
     """
-    width = max(map(len, values), default=0)
-    lines = [f"  {name:<{width}}  {_value(name, values[name]):>10}" for name in sorted(values)]
-    return "\n".join([f"{checkpoint.path}, after {epochs_text(checkpoint.epoch)}", *lines])
+    lines = [[f"  {name}", _value(name, values[name])] for name in sorted(values)]
+    head = f"{checkpoint.path}, after {epochs_text(checkpoint.epoch)}"
+    return f"{head}\n{aligned(lines)}" if lines else head
 
 
 def _value(name: str, value: float) -> str:

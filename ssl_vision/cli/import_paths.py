@@ -25,12 +25,7 @@ _FILES = (".yaml", ".yml", ".json")
 _CLASS_OPTIONS = ("allow_class", "data", "encoder", "model", "objectives", "trainer")
 """Options that take a class, or have options that do."""
 
-READS = {
-    "evaluate": "checkpoint",
-    "export": "checkpoint",
-    "report": "run directory",
-    "embed": "folder of images",
-}
+READS = {"evaluate": "checkpoint", "export": "checkpoint", "report": "directory", "embed": "folder"}
 """What a command reads first, for those that are checked before torch is imported."""
 
 
@@ -157,7 +152,7 @@ def allowed_classes(args: Sequence[str]) -> list[str]:
 
 
 def check_run(command: str, args: Sequence[str]) -> None:
-    """Check the runs, checkpoints and weights that ``evaluate``, ``export``, ``report`` or ``embed`` reads.
+    """Check the runs and checkpoints that ``evaluate``, ``export``, ``report`` or ``embed`` begins with.
 
     Raises:
         InputError: one does not exist or none is given, or its model has a class that is not allowed.
@@ -166,13 +161,14 @@ def check_run(command: str, args: Sequence[str]) -> None:
     if not args:
         raise InputError(f"give the {kind} first: ssl-vision {command} --help lists the options")
     allow_class, weights = _class_and_weights(args)
-    for place, expected in ((args[0], kind), (weights or "-", "checkpoint")):
+    places = {args[0]: kind} | ({weights: "checkpoint"} if command == "embed" and weights else {})
+    for place, expected in places.items():
         if place.startswith(("-", "~")) or "://" in place:
             continue
         run = Run(place)
         if not run.folder.path.exists():
             raise InputError(f"{place}: no such {expected}")
-        if expected == "checkpoint" and not allow_class and run.folder.config_file.is_file():
+        if kind == "checkpoint" and not allow_class and run.folder.config_file.is_file():
             for name in class_paths(run.config.get("model")):
                 if not name.startswith("ssl_vision."):
                     raise refusal(name, run.folder.config_file)

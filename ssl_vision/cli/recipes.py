@@ -80,8 +80,8 @@ def settings(options: Sequence[str]) -> Iterator[tuple[str, Any]]:
             if missing and "." in name:
                 raise InputError(f"--{name} requires a value")
             value = "" if missing else words.pop(0)  # it may be a flag of another command
+        yield _plain(name), value
         if name not in ("config", "c"):
-            yield _plain(name), value
             continue
         content = read_yaml(Path(value))
         if not isinstance(content, dict):

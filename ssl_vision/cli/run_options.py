@@ -1,6 +1,5 @@
 """Options of ``fit`` and ``validate``: their defaults, those of a run, and checks of the trainer's."""
 
-import math
 import os
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -13,7 +12,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision.callbacks import RepresentationMetrics
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check
 from ssl_vision.tracking.wandb_callback import Artifacts
 
 DEFAULTS = {
@@ -105,21 +104,15 @@ def check_trainer(trainer: Namespace) -> None:
     Raises:
         InputError: a value is out of range.
     """
-    for names, valid, description in (
-        (("accumulate_grad_batches", "check_val_every_n_epoch"), lambda value: value >= 1, "1 or more"),
-        (
-            ("max_epochs", "max_steps"),
-            lambda value: value == -1 or value >= 1,
-            "-1, for no limit, or 1 or more",
-        ),
-        (("limit_train_batches",), lambda value: value > 0, "above 0"),
-        (("val_check_interval",), lambda value: not isinstance(value, (int, float)) or value > 0, "above 0"),
-        (("gradient_clip_val",), lambda value: 0 <= value < math.inf, "0 or more"),
-    ):
-        for name in names:
-            value = trainer.get(name)
-            if value is not None and not valid(value):
-                raise InputError(f"--trainer.{name} must be {description}, not {value}")
+    for name in ("max_epochs", "max_steps"):
+        if trainer[name] not in (None, -1):  # -1 is no limit
+            check(f"--trainer.{name}", trainer[name], at_least=1)
+    for name in ("accumulate_grad_batches", "check_val_every_n_epoch"):
+        check(f"--trainer.{name}", trainer[name], at_least=1)
+    for name in ("limit_train_batches", "val_check_interval"):
+        if isinstance(trainer[name], (int, float)):
+            check(f"--trainer.{name}", trainer[name], above=0)
+    check("--trainer.gradient_clip_val", trainer.gradient_clip_val, at_least=0)
     cores = max(8, os.cpu_count() or 1)  # on GPUs, Lightning itself checks the number of devices
     devices = trainer.devices
     if str(devices).isdigit() and not 1 <= int(devices) <= cores:

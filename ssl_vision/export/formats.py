@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ssl_vision._version import __version__
-from ssl_vision.cli.classes import outside_classes
+from ssl_vision.cli.config_objects import outside_classes
 from ssl_vision.encoders import ResNet, Timm
 from ssl_vision.errors import InputError
 from ssl_vision.optional import installed, needed

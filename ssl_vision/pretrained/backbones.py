@@ -12,7 +12,7 @@ from safetensors.torch import save
 from torch import nn
 
 from ssl_vision._version import __version__
-from ssl_vision.cli.classes import built
+from ssl_vision.cli.config_objects import built
 from ssl_vision.cli.parser import one_line
 from ssl_vision.data import Views
 from ssl_vision.encoders import Encoder, Timm, as_encoder, build

@@ -8,7 +8,7 @@ import pytorch_lightning as pl
 import torch
 from torch import nn
 
-from ssl_vision.cli.classes import built, resolved
+from ssl_vision.cli.config_objects import built, resolved
 from ssl_vision.errors import InputError
 from ssl_vision.methods import Method
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint

@@ -64,9 +64,9 @@ def test_summary_lists_time_speed_memory_and_validation(folder):
         "  skipped steps  2\n"
         "  collapsed      at 1 of 2 validations, not at the last one\n"
         "  validation on held-out train images\n"
-        "                   epoch 1     epoch 3\n"
-        "  val/knn_top1     25.00 %     75.00 %\n"
-        "  val/rankme          1.25        20.5\n"
+        "                epoch 1  epoch 3\n"
+        "  val/knn_top1  25.00 %  75.00 %\n"
+        "  val/rankme       1.25     20.5\n"
         f"next: ssl-vision evaluate '{path}'   kNN and a linear probe on the test split\n"
         f"next: ssl-vision report '{path}'     an HTML report with a map of the images"
     )

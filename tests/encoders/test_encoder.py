@@ -11,7 +11,7 @@ import torchvision
 from settings import TINY
 from torch import nn
 
-from ssl_vision.cli.classes import built
+from ssl_vision.cli.config_objects import built
 from ssl_vision.data import Images, Views
 from ssl_vision.encoders import Encoder, ModuleEncoder, ResNet, Timm, as_encoder
 from ssl_vision.errors import InputError

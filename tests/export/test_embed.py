@@ -161,13 +161,13 @@ def test_corrupt_files_stop_strict_embed_or_are_skipped_by_name(
         (["--weights=RUN"], "images"),
         (["IMAGES", "--output=f.npz"], "give --weights"),
         (["IMAGES", "--weights=RUN"], "output"),
-        (["absent", "--weights=RUN", "--output=f.npz"], "no folder absent"),
+        (["absent", "--weights=RUN", "--output=f.npz"], "absent: no such folder"),
         (["RUN", "--weights=RUN", "--output=f.npz"], "no images in"),
         (["IMAGES", "--weights=absent", "--output=f.npz"], "absent: no such checkpoint"),
         (["IMAGES", "--weights=RUN", "--output=f.csv"], "must end with .npz or .parquet"),
         (["IMAGES", "--weights=RUN", "--output=f.npz", "--batch_size=0"], "batch_size"),
         (["IMAGES", "--weights=RUN", "--output=f.npz", "--layer=conv1"], "layer"),
-        (["IMAGES", "--weights=x.safetensors", "--output=f.npz", "--layer=hidden"], "has the backbone only"),
+        (["IMAGES", "--weights=FILE", "--output=f.npz", "--layer=hidden"], "has the backbone only"),
         (["IMAGES", "--weights=RUN", "--output=RUN/config.yaml/f.npz"], "cannot be written"),
         (["IMAGES", "--encoder=ResNet", "--output=f.npz"], "has random weights: give some with --weights"),
         (
@@ -180,8 +180,10 @@ def test_corrupt_files_stop_strict_embed_or_are_skipped_by_name(
         ),
     ],
 )
-def test_embed_reports_invalid_input_in_one_line(images, tiny_run, capsys, args, words):
-    places = {"RUN": str(tiny_run), "IMAGES": str(images)}
+def test_embed_reports_invalid_input_in_one_line(images, tiny_run, tmp_path, capsys, args, words):
+    file = tmp_path / "x.safetensors"
+    file.touch()
+    places = {"RUN": str(tiny_run), "IMAGES": str(images), "FILE": str(file)}
     for name, place in places.items():
         args = [arg.replace(name, place) for arg in args]
     assert main(["embed", *args]) == 2

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import ssl_vision
-from ssl_vision.cli.classes import built
+from ssl_vision.cli.config_objects import built
 from ssl_vision.errors import InputError
 from ssl_vision.export import formats
 from ssl_vision.export.card import card, protocol
@@ -259,7 +259,7 @@ def test_unchecked_export_is_reported_as_not_checked(tiny_run, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ([], "give a checkpoint or a run directory first, or --encoder with --weights"),
+        ([], "give the checkpoint first"),
         (["RUN", "--encoder=ResNet", "--weights=RUN", "--output=x.safetensors"], "replaces the checkpoint"),
         (["--encoder=ResNet", "--weights=RUN"], "--encoder requires --output"),
         (["absent.ckpt"], "absent.ckpt: no such checkpoint"),

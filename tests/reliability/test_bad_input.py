@@ -384,7 +384,7 @@ TRAINER = [
         Case(
             f"{option} {value}",
             f"fit --{option}={value}",
-            rf"--{option} must .*, not {re.escape(value.strip('.'))}",
+            rf"--{option} must .*, (not|got) {re.escape(value.strip('.'))}",
         )
         for option, values in {
             "trainer.accumulate_grad_batches": ("0",),

@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from ssl_vision.cli.classes import built
+from ssl_vision.cli.config_objects import built
 from ssl_vision.cli.parser import one_line
 from ssl_vision.data import ImageData, Images
 from ssl_vision.errors import InputError

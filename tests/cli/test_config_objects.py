@@ -12,7 +12,7 @@ from PIL import Image
 from torch import nn
 
 from ssl_vision import objectives
-from ssl_vision.cli.classes import _registered, built
+from ssl_vision.cli.config_objects import _registered, built
 from ssl_vision.cli.import_paths import local_modules, names_in_command
 from ssl_vision.errors import InputError
 from ssl_vision.main import main

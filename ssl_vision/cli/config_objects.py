@@ -1,4 +1,4 @@
-"""Building of objects from the config in a checkpoint or a run directory.
+"""Objects built from the config of a checkpoint or a run directory, and the check of its classes.
 
 Importing a module runs its code, so class names are checked before anything is imported.
 """
