@@ -22,7 +22,7 @@ from ssl_vision.descriptions import (
 )
 from ssl_vision.methods import Layers
 from ssl_vision.metrics import Uniformity
-from ssl_vision.metrics.representation import Representation
+from ssl_vision.metrics.collection import Representation
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -153,7 +153,7 @@ class RepresentationMetrics(pl.Callback):
                 ranks[name] = float(values["rankme"])
             if self._lidar is not None and name == "backbone":
                 with self._representation[name].sync_context():
-                    values["effective_rank"] = effective_rank(self._representation[name].rows()[0])
+                    values["effective_rank"] = effective_rank(self._representation[name].rows())
                 if name in self._pairs:
                     values["lidar"] = self._lidar.compute()
             _log(pl_module, values, LAYERS[name])

@@ -17,7 +17,7 @@ from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.probe import ProbeRule
 from ssl_vision.evaluation.processes import first_before_others, sharing
 from ssl_vision.evaluation.protocol import chosen_protocols, shipped
-from ssl_vision.evaluation.results import Evaluation, check_output, written
+from ssl_vision.evaluation.results import Evaluation, check_output, write_rows
 from ssl_vision.evaluation.splits import Splits, data_place, same_data
 from ssl_vision.evaluation.subject import compared, run_protocols
 from ssl_vision.methods import Layers
@@ -115,7 +115,7 @@ def _evaluated_run(args: Sequence[str]) -> tuple[Evaluation, dict[str, Any] | No
     protocols = chosen_protocols(built, metrics if own_data else metrics | {"k": None})
     read_rows(folder.evaluation_file)
     place = data_place(config["data"], data_of_run, options.data.as_dict(), data)
-    splits = _splits(built, place)
+    splits = _labelled_splits(built, place)
     same_classes = checkpoint.classes in (None, list(splits.images["train"].classes))
     trained = FeatureExtractor(
         run.trained().to(chosen_device(options.device)), splits,
@@ -136,14 +136,12 @@ def _evaluated_run(args: Sequence[str]) -> tuple[Evaluation, dict[str, Any] | No
     if run.owned:  # another user's config must not set the target of an upload
         values = evaluation_summary(rows, config, epoch=checkpoint.epoch) if is_last else {}
         log_rows(folder, config, rows, name=output.stem, summary=values)
-    result = written(result, rows, output)
+    result = write_rows(result, rows, output)
     of_training = own_data and "settings" not in place and (is_last or checkpoint.path == folder.last)
     if options.output is not None or not (of_training and options.report):
         return result, None
-    embedded = trained if trained.is_embedded else None
-    return result, {
-        "path": folder.path, "data": data, "embedded": embedded, "allow_class": run.allow_class
-    }  # fmt: skip
+    page = {"path": folder.path, "data": data, "allow_class": run.allow_class}
+    return result, page | {"embedded": trained if trained.is_embedded else None}
 
 
 def _evaluated_encoder(args: Sequence[str]) -> tuple[Evaluation, None]:
@@ -174,7 +172,7 @@ def _evaluated_encoder(args: Sequence[str]) -> tuple[Evaluation, None]:
     protocols = chosen_protocols(built, {})
     if "root" in options.data.init_args:
         settings["root"] = options.data.init_args.root
-    splits = _splits(built, data_place({}, {}, given, data))
+    splits = _labelled_splits(built, data_place({}, {}, given, data))
     encoder = named.encoder.to(chosen_device(options.device))
     images = f"images of {data.views.size} pixels with mean {data.views.mean} and std {data.views.std}"
     subject = compared(
@@ -185,11 +183,11 @@ def _evaluated_encoder(args: Sequence[str]) -> tuple[Evaluation, None]:
     )  # fmt: skip
     result = run_protocols(subject, protocols)
     if options.output is not None:
-        result = written(result, [row.as_dict() for row in result.rows], Path(options.output))
+        result = write_rows(result, [row.as_dict() for row in result.rows], Path(options.output))
     return result, None
 
 
-def _splits(options: Any, place: Mapping[str, str]) -> Splits:
+def _labelled_splits(options: Any, place: Mapping[str, str]) -> Splits:
     """Read the labelled images, after checking that the results can be written."""
     if options.output is not None:
         check_output(options.output)

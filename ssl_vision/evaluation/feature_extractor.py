@@ -10,7 +10,6 @@ import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,10 +45,12 @@ _CACHE_FORMAT = 2
 """Version in every key, increased when the file format or the computation of features changes."""
 
 
-def digest_of_network(state: Mapping[str, Tensor], description: Any) -> str:
-    """Return the SHA-256 of a network's weights and of its description, such as the model in a config."""
-    digest = hashlib.sha256(json.dumps(description, sort_keys=True, default=str).encode())
-    for name, value in sorted(state.items()):
+def digest_of_network(network: nn.Module, description: Any) -> str:
+    """Return the SHA-256 of a network's weights, its own code, and its description, such as its config."""
+    code = own_code(network)
+    about = [description, *code] if code else description
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
+    for name, value in sorted(network.state_dict().items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
@@ -176,19 +177,21 @@ class FeatureExtractor:
         self.network, self.splits, self.description = network, splits, description
         self.layers, self.cache, self.seed = layers, cache, seed
         self.name, self.epoch, self.about, self.online = name, epoch, about, online
-        code = own_code(network)
-        self._digest = digest_of_network(network.state_dict(), [description, *code] if code else description)
+        self._digest = digest_of_network(network, description)
         self._held: dict[tuple[str, ...], Features] = {}
 
-    def with_network(self, network: Method | Encoder, **changes: Any) -> Self:
+    def with_network(
+        self, network: Method | Encoder, *, splits: Splits | None = None, **changes: Any
+    ) -> Self:
         """Return an extractor of the backbone features of another network on the same device.
 
         Args:
             network: method or encoder.
-            changes: arguments of the class that differ from those of this object.
+            splits: images as the network expects them; None for those of this object.
+            changes: other arguments of the class that differ from those of this object.
         """
         options = {"description": self.description, "cache": self.cache, "seed": self.seed} | changes
-        return type(self)(network.to(self.device), options.pop("splits", self.splits), **options)
+        return type(self)(network.to(self.device), splits or self.splits, **options)
 
     @property
     def encoder(self) -> Encoder:
@@ -270,7 +273,6 @@ class FeatureExtractor:
         test, made_by, seed = self.splits.images["test"], self.splits.views, self.seed
         count = min(images, len(test))
         some = test.select(torch.arange(count) * len(test) // count)
-        names = [f"{layer} {part}" for layer, part in product(layers, ViewScatter._fields)]
 
         def make() -> Features:
             scatters: dict[str, list[ViewScatter]] = {layer: [] for layer in layers}
@@ -286,15 +288,11 @@ class FeatureExtractor:
                 for layer in layers:
                     features = torch.cat([pair[layer] for pair in pairs])[:views]
                     scatters[layer].append(view_scatter(features.transpose(0, 1)))
-            values = [value for layer in layers for value in joined_scatters(scatters[layer])]
-            return dict(zip(names, values, strict=True))
+            return {layer: torch.cat(joined_scatters(parts)) for layer, parts in scatters.items()}
 
         identity = ("scatter", digest_of_views(made_by, plain=False), str(seed), str(count), str(views))
-        parts = _finite(self._kept("test-many-views", "test", identity, tuple(names), make), names, "test")
-        return {
-            layer: ViewScatter(*(parts[f"{layer} {part}"] for part in ViewScatter._fields))
-            for layer in layers
-        }
+        both = _finite(self._kept("test-many-views", "test", identity, layers, make), layers, "test")
+        return {layer: ViewScatter(both[layer][:count], both[layer][count:]) for layer in layers}
 
     def augmented(
         self, layers: tuple[str, ...], count: int, *, plainer: bool

@@ -48,7 +48,6 @@ def embed(
     data: Images,
     views: Views,
     *,
-    batch_size: int | None = None,
     title: str = "embed",
     folder: Path | None = None,
 ) -> Features:
@@ -61,7 +60,6 @@ def embed(
             ``"backbone"``, on the device of the computation.
         data: a split of N images.
         views: size and normalisation of the images.
-        batch_size: number of images in a batch; None chooses it by the size of the images to bound memory.
         title: title of the progress bar.
         folder: directory of the temporary files of large features, as in `empty_rows`.
 
@@ -69,9 +67,7 @@ def embed(
         Float32 features (N, ·) by layer, on the network's device, or in a mapped file if they are large.
     """
     prepare = partial(_plain, views=views)
-    return _in_batches(
-        network, data, prepare, batch_size or images_at_once(network, views), title, folder=folder
-    )
+    return _in_batches(network, data, prepare, images_at_once(network, views), title, folder=folder)
 
 
 def embed_views(
@@ -82,7 +78,6 @@ def embed_views(
     seed: int,
     epoch: int = VIEW_EPOCH,
     rows: Tensor | None = None,
-    batch_size: int | None = None,
     title: str = "embed views",
     folder: Path | None = None,
 ) -> Features:
@@ -95,7 +90,6 @@ def embed_views(
         seed: seed of the views.
         epoch: epoch of the views; each gives different ones.
         rows: increasing indices of the images to embed, shape (n,); None embeds all.
-        batch_size: number of images in a batch.
         title: title of the progress bar.
         folder: as for `embed`.
 
@@ -103,7 +97,7 @@ def embed_views(
         Float32 features (2, N, ·) by layer, on the network's device, or in a mapped file if they are large.
     """
     prepare = partial(_two_views, views=dataclasses.replace(views, compile=False), seed=seed, epoch=epoch)
-    count = batch_size or math.ceil(images_at_once(network, views) / 2)
+    count = math.ceil(images_at_once(network, views) / 2)
     both = _in_batches(network, data, prepare, count, title, rows, folder)
     return {name: layer.view(-1, 2, layer.shape[1]).transpose(0, 1) for name, layer in both.items()}
 

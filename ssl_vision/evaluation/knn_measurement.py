@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ssl_vision.evaluation.measurement import Measurement, Source, Value, ranged
 from ssl_vision.evaluation.splits import Splits
-from ssl_vision.metrics.knn_table import KNNScore, knn_table
+from ssl_vision.metrics.knn import KNNScore, knn_table
 from ssl_vision.progress import Progress
 
 

@@ -17,7 +17,7 @@ from ssl_vision.evaluation.measurement import (
     ranged,
 )
 from ssl_vision.evaluation.splits import Splits
-from ssl_vision.metrics.rows import Features, map_rows, parts
+from ssl_vision.metrics.rows import Features, map_rows, slices
 from ssl_vision.progress import Progress
 
 
@@ -95,7 +95,7 @@ def logistic_top1(
     weight, bias = _fitted(scaled, target, len(classes), c=c, max_iter=max_iter)
     right = [
         classes[_scores(test_scaled[part], weight, bias).argmax(dim=1)] == test[1][part].cpu()
-        for part in parts(test_scaled)
+        for part in slices(test_scaled)
     ]
     return torch.cat(right).double().mean().item()
 
@@ -104,10 +104,10 @@ def _moments(x: Features) -> tuple[Tensor, Tensor]:
     """Compute means and inverse standard deviations on the CPU, float64 of shape (F,); 0 for constants."""
     total = torch.zeros(x.shape[1], dtype=torch.float64)
     squares = torch.zeros_like(total)
-    for part in parts(x):
+    for part in slices(x):
         total += x[part].cpu().double().sum(dim=0)
     mean = total / len(x)
-    for part in parts(x):
+    for part in slices(x):
         squares += (x[part].cpu().double() - mean).square_().sum(dim=0)
     std = (squares / len(x)).sqrt()
     return mean, std.reciprocal().where(std > 1e-7 * mean.abs(), 0.0)
@@ -122,7 +122,7 @@ def _fitted(x: Features, y: Tensor, classes: int, *, c: float, max_iter: int) ->
         both = torch.from_numpy(flat).view(outputs, -1)
         weight, bias = both[:, :-1], both[:, -1]
         gradient, loss = torch.zeros_like(both), 0.0
-        for part in parts(x):
+        for part in slices(x):
             rows, ids = x[part], y[part, None]
             logarithms = _scores(rows, weight, bias).log_softmax(dim=1)
             loss -= float(logarithms.gather(1, ids).sum())

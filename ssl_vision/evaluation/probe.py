@@ -25,8 +25,8 @@ from ssl_vision.evaluation.measurement import (
     ranged,
 )
 from ssl_vision.evaluation.splits import Splits, stratified
-from ssl_vision.metrics.precision import exact_float32
-from ssl_vision.metrics.rows import Features, LazyRows, parts, select
+from ssl_vision.metrics.exact_float32 import exact_float32
+from ssl_vision.metrics.rows import Features, LazyRows, select, slices
 from ssl_vision.progress import tracked
 
 Schedule = Literal["constant", "cosine"]
@@ -378,7 +378,7 @@ def scale_at(schedule: Schedule, step: int, steps: int) -> float:
 def nearest_mean(x: Features, y: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
     """Return the linear layer (C, F) and (C,) that chooses the class whose mean is nearest."""
     sums = torch.zeros(num_classes, x.shape[1], device=x.device)
-    for part in parts(x):
+    for part in slices(x):
         sums.index_add_(0, y[part], x[part])
     counts = y.bincount(minlength=num_classes)[:, None]
     means = sums / counts
@@ -400,7 +400,7 @@ def top1(x: Features, y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """
     flat_weight, flat_bias = weight.flatten(0, -2).T, bias.flatten()
     right = torch.zeros(bias.shape[:-1].numel(), dtype=torch.float64, device=bias.device)
-    for part in parts(x, most=_ROWS):
+    for part in slices(x, most=_ROWS):
         logits = torch.addmm(flat_bias, x[part], flat_weight).view(-1, len(right), bias.shape[-1])
         right += (logits.argmax(dim=2) == y[part, None]).sum(dim=0)
     return right.view(bias.shape[:-1]) / len(y)

@@ -228,7 +228,7 @@ def check_output(output: str) -> None:
         raise InputError(f"--output {output}: {parent} cannot be written to")
 
 
-def written(result: Evaluation, rows: Sequence[Mapping[str, Any]], output: Path) -> Evaluation:
+def write_rows(result: Evaluation, rows: Sequence[Mapping[str, Any]], output: Path) -> Evaluation:
     """Write rows to a file, and return the result with its name.
 
     Raises:

@@ -1,22 +1,242 @@
-"""Weighted k-nearest-neighbour classification."""
+"""Classification by nearest neighbours: the vote, and accuracies from one search."""
 
 import warnings
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor
-from torchmetrics import Metric
 
-from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.errors import check, check_choice
-from ssl_vision.metrics.knn_table import KNNScore, knn_table
-from ssl_vision.metrics.neighbours import nearest
-from ssl_vision.metrics.rows import UNLABELLED, check_features, checked_labels, joined
-from ssl_vision.metrics.vote import check_range, place, vote, warn_of_large_k
+from ssl_vision.metrics.neighbours import Neighbours, nearest
+from ssl_vision.metrics.rows import (
+    UNLABELLED,
+    Features,
+    RepresentationMetric,
+    check_features,
+    checked_labels,
+    joined,
+    select,
+)
+
+TOP = 5
 
 
-class KNNAccuracy(Metric, DescribedMetric):
-    """Share of queries whose label is among the ``top`` classes by the vote of their neighbours, in [0, 1].
+def vote(
+    neighbours: Neighbours, labels: Tensor, num_classes: int, *, k: int, temperature: float | None = 0.1
+) -> Tensor:
+    """Compute class scores of each query, score_c = Σ_{j ≤ k, label_j = c} exp((s_j − s_1)/T).
+
+    This is the vote of Wu et al. 2018 ("NPID"), whose weight is exp(s_j/T). Dividing by the weight of the
+    best neighbour does not change the order of classes, and prevents overflow and underflow at any T. Only
+    the first k neighbours vote, so that one search can be used for several k and T.
+
+    Args:
+        neighbours: Result of `nearest` with at least k neighbours.
+        labels: labels of the bank, shape (N,), 0 to num_classes − 1.
+        num_classes: Number of classes C.
+        k: Number of neighbours that vote.
+        temperature: Temperature T > 0 of the weights; None gives every neighbour the weight 1.
+
+    Returns:
+        Non-negative scores, (Q, C) float32.
+
+    Raises:
+        ValueError: k, temperature or a label is out of range, or there are fewer labels than bank rows.
+
+    Example:
+        >>> import torch
+        >>> from ssl_vision.metrics import nearest
+        >>> neighbours = nearest(torch.tensor([[0.9, 0.1]]), torch.eye(2), k=2)
+        >>> vote(neighbours, torch.tensor([0, 1]), num_classes=2, k=2, temperature=None)
+        tensor([[1., 1.]])
+    """
+    return next(votes(neighbours, labels, num_classes, ks=(k,), temperature=temperature))
+
+
+def votes(
+    neighbours: Neighbours,
+    labels: Tensor,
+    num_classes: int,
+    *,
+    ks: Sequence[int],
+    temperature: float | None = 0.1,
+) -> Iterator[Tensor]:
+    """Iterate over the scores of `vote` for increasing k; each yielded tensor is modified for the next k.
+
+    Raises:
+        ValueError: as `vote`, or the ks decrease.
+    """
+    count = neighbours.index.shape[1]
+    for k in ks:
+        if not 1 <= k <= count:
+            raise ValueError(f"k: expected 1 to {count}, the number of neighbours, got {k}")
+    if list(ks) != sorted(ks):
+        raise ValueError(f"ks: expected increasing, got {list(ks)}")
+    check("temperature", temperature, above=0)
+    labels = checked_labels(labels, len(labels))
+    check_range(labels, num_classes, "labels")
+    if neighbours.index.numel() and neighbours.index.max() >= len(labels):
+        raise ValueError(
+            f"labels: {len(labels)}, but the bank has at least {int(neighbours.index.max()) + 1} rows"
+        )
+    similarity, index = neighbours
+    scores = similarity.new_zeros(len(similarity), num_classes)
+    start = 0
+    for k in ks:
+        part = similarity[:, start:k]
+        if temperature is None:
+            weight = torch.ones_like(part)
+        else:
+            weight = ((part - similarity[:, :1]) / temperature).exp()
+        scores.scatter_add_(1, labels[index[:, start:k]], weight)
+        start = k
+        yield scores
+
+
+def true_rank(scores: Tensor, truth: Tensor) -> Tensor:
+    """Return the rank of the true class from 0, shape (Q,), given scores (Q, C) and labels (Q,) int64.
+
+    A query counts as correct for top-n accuracy if its rank is below n. Ties go to the lower class.
+    """
+    true_score = scores.gather(1, truth[:, None])
+    lower = torch.arange(scores.shape[1], device=truth.device) < truth[:, None]
+    return ((scores > true_score) | ((scores == true_score) & lower)).sum(dim=1)
+
+
+def warn_of_large_k(k: int, labels: Tensor) -> None:
+    """Warn if more neighbours vote than the smallest class of the bank has rows.
+
+    Args:
+        k: number of neighbours that vote.
+        labels: integer labels of the bank, shape (N,), N ≥ 1.
+    """
+    smallest = int(labels.unique(return_counts=True)[1].min())
+    if k > smallest:
+        warnings.warn(
+            f"kNN with k = {k}, but the smallest class has {smallest} images, so every vote includes other "
+            f"classes: choose k = {smallest} or less (--metrics.k of fit, --k of evaluate)",
+            stacklevel=3,
+        )
+
+
+def check_range(labels: Tensor, num_classes: int, name: str) -> None:
+    """Check that labels are in 0 to num_classes − 1.
+
+    Raises:
+        ValueError: a label is out of range.
+    """
+    if len(labels) and (labels.min() < 0 or labels.max() >= num_classes):
+        raise ValueError(
+            f"{name}: expected 0 to {num_classes - 1} for num_classes={num_classes}, "
+            f"got {int(labels.min())} to {int(labels.max())}"
+        )
+
+
+class KNNScore(NamedTuple):
+    """kNN accuracy at one k and temperature.
+
+    Example:
+        >>> import torch
+        >>> features, labels = torch.eye(2), torch.tensor([0, 1])
+        >>> scores = knn_table(
+        ...     features, labels, features, labels, num_classes=2, ks=(1,), temperatures=(0.1, 0.2)
+        ... )
+        >>> {score.temperature: score.top1 for score in scores}
+        {0.1: 1.0, 0.2: 1.0}
+    """
+
+    k: int
+    """Number of neighbours that voted: the requested k, or the size of a smaller bank."""
+    temperature: float | None
+    """Temperature T of the weighted vote exp(s/T); None for the majority vote."""
+    top1: float
+    """Share of labelled queries whose class has the best score, in [0, 1]."""
+    top5: float | None
+    """Share of labelled queries whose class is among the best five; None with fewer than five classes."""
+
+
+def knn_table(
+    queries: Features,
+    truth: Tensor,
+    bank: Features,
+    labels: Tensor,
+    *,
+    num_classes: int,
+    ks: Sequence[int] = (200,),
+    temperatures: Sequence[float | None] = (0.1, None),
+    metric: Literal["cosine", "euclidean"] = "cosine",
+    backend: Literal["auto", "faiss", "torch"] = "auto",
+    dtype: torch.dtype = torch.float32,
+) -> list[KNNScore]:
+    """Compute the accuracies of k-nearest-neighbour classification for all ``ks`` and ``temperatures``.
+
+    A single search at the largest k (see `nearest`) is used for all of them (see `vote`). Rows labelled -1
+    are ignored. Ties in similarity go to the lower index, ties in score to the lower class. If the bank has
+    fewer than k labelled rows, all of them vote, with a warning. There is also a warning if a class has fewer
+    than k rows in the bank.
+
+    Args:
+        queries: features of the queries, shape (Q, F).
+        truth: labels of the queries, shape (Q,), 0 to num_classes − 1, or -1.
+        bank: features of the bank, shape (N, F), on the same device.
+        labels: labels of the bank, shape (N,), 0 to num_classes − 1, or -1.
+        num_classes: Number of classes C.
+        ks: Numbers of neighbours, each at least 1.
+        temperatures: Temperatures T > 0 of the weighted vote; None is the majority vote.
+        metric: As in `nearest`. With "euclidean" the weight is exp(−distance/T), so that T has the unit of
+            the features.
+        backend: As in `nearest`.
+        dtype: As in `nearest`.
+
+    Returns:
+        A score for each temperature and each k, in the order given.
+
+    Raises:
+        ValueError: shapes, devices or options are invalid, a label is out of range, or the bank or the
+            queries have no labelled row.
+
+    Example:
+        >>> import torch
+        >>> bank, labels = torch.eye(2), torch.tensor([0, 1])
+        >>> queries, truth = torch.tensor([[0.9, 0.1]]), torch.tensor([0])
+        >>> (score,) = knn_table(
+        ...     queries, truth, bank, labels, num_classes=2, ks=(1,), temperatures=(0.1,)
+        ... )
+        >>> score.k, score.temperature, score.top1
+        (1, 0.1, 1.0)
+    """
+    check_features(queries, "queries")
+    check_features(bank, "bank")
+    truth = checked_labels(truth, len(queries), "labels of the queries")
+    labels = checked_labels(labels, len(bank), "labels of the bank")
+    for name, classes in (("queries", truth), ("bank", labels)):
+        if not (classes != UNLABELLED).any():
+            raise ValueError(f"labels of the {name}: no labelled row among {len(classes)}")
+    if not ks or min(ks) < 1:
+        raise ValueError(f"ks: expected numbers of at least 1, got {list(ks)}")
+    queries, truth = select(queries, truth != UNLABELLED), truth[truth != UNLABELLED]
+    bank, labels = select(bank, labels != UNLABELLED), labels[labels != UNLABELLED]
+    check_range(truth, num_classes, "labels of the queries")
+    used = [min(k, len(bank)) for k in ks]
+    if max(ks) > len(bank):
+        warnings.warn(f"kNN with k = {max(ks)}, but the bank has {len(bank)} rows", stacklevel=2)
+    else:
+        warn_of_large_k(max(ks), labels)
+    increasing = sorted(set(used))
+    neighbours = nearest(queries, bank, k=increasing[-1], backend=backend, metric=metric, dtype=dtype)
+    table = []
+    for temperature in temperatures:
+        scores = votes(neighbours, labels, num_classes, ks=increasing, temperature=temperature)
+        ranks = {k: true_rank(score, truth) for k, score in zip(increasing, scores, strict=True)}
+        for k in used:
+            top1, top5 = ((ranks[k] < top).double().mean().item() for top in (1, TOP))
+            table.append(KNNScore(k, temperature, top1, top5 if num_classes >= TOP else None))
+    return table
+
+
+class KNNAccuracy(RepresentationMetric):
+    """Share of queries whose label is the best class by the vote of their neighbours, in [0, 1].
 
     Neighbours are exact, by cosine similarity (see `nearest`), and classes are scored by `vote`; ties go to
     the lower class. Rows labelled -1 are ignored. The MACL paper uses k = 200.
@@ -29,7 +249,6 @@ class KNNAccuracy(Metric, DescribedMetric):
         k: Number of neighbours. If the bank is smaller, all of it votes, with a warning. There is also a
             warning if a class has fewer than k rows in the bank.
         temperature: Temperature of the vote; None gives every neighbour the weight 1.
-        top: Number of best classes among which the label must be.
         kwargs: Options of `torchmetrics.Metric`.
 
     Example:
@@ -49,9 +268,7 @@ class KNNAccuracy(Metric, DescribedMetric):
     needs = ("labels",)
     note = "This is the share of images that a vote of their nearest neighbours classifies correctly."
     order = 20
-    is_differentiable = False
     higher_is_better = True
-    full_state_update = False
 
     bank_features: list[Tensor]
     bank_labels: list[Tensor]
@@ -59,17 +276,15 @@ class KNNAccuracy(Metric, DescribedMetric):
     query_labels: list[Tensor]
 
     def __init__(
-        self, *, num_classes: int, k: int = 200, temperature: float | None = 0.1, top: int = 1, **kwargs: Any
+        self, *, num_classes: int, k: int = 200, temperature: float | None = 0.1, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        for name, value in (("num_classes", num_classes), ("k", k), ("top", top)):
-            check(name, value, at_least=1)
+        check("num_classes", num_classes, at_least=1)
+        check("k", k, at_least=1)
         check("temperature", temperature, above=0)
-        self.num_classes, self.k, self.temperature, self.top = num_classes, k, temperature, top
-        self._warned = False
-        for split in ("bank", "query"):
-            self.add_state(f"{split}_features", default=[], dist_reduce_fx="cat")
-            self.add_state(f"{split}_labels", default=[], dist_reduce_fx="cat")
+        self.num_classes, self.k, self.temperature = num_classes, k, temperature
+        for name in ("bank_features", "bank_labels", "query_features", "query_labels"):
+            self.add_state(name, default=[], dist_reduce_fx="cat")
 
     def update(self, features: Tensor, labels: Tensor, split: Literal["bank", "query"]) -> None:
         """Add rows to the bank or to the queries.
@@ -85,8 +300,9 @@ class KNNAccuracy(Metric, DescribedMetric):
         check_features(features)
         labels = checked_labels(labels, len(features))
         check_choice("split", split, ("bank", "query"))
-        getattr(self, f"{split}_features").append(features.detach().clone())
-        getattr(self, f"{split}_labels").append(labels.clone())
+        bank = split == "bank"
+        (self.bank_features if bank else self.query_features).append(features.detach().clone())
+        (self.bank_labels if bank else self.query_labels).append(labels.clone())
 
     def compute(self) -> Tensor:
         """Return the accuracy, a float64 scalar.
@@ -94,37 +310,12 @@ class KNNAccuracy(Metric, DescribedMetric):
         Raises:
             ValueError: the bank or the queries have no labelled row, or a label is out of range.
         """
-        queries, truth, bank, labels = self._rows()
-        check_range(truth, self.num_classes, "labels of the queries")
-        k = min(self.k, len(bank))
-        if k < self.k and not self._warned:
-            self._warned = True
-            warnings.warn(f"KNNAccuracy: k={self.k}, but the bank has {k} rows; k={k} is used", stacklevel=2)
-        elif k == self.k:
-            warn_of_large_k(k, labels)
-        scores = vote(nearest(queries, bank, k), labels, self.num_classes, k=k, temperature=self.temperature)
-        return (place(scores, truth) < self.top).double().mean()
-
-    def table(self, ks: Sequence[int], temperatures: Sequence[float | None]) -> list[KNNScore]:
-        """Return the accuracies of all processes at every k and temperature; see `knn_table`.
-
-        Raises:
-            ValueError: as ``compute``, or k or temperature is out of range.
-        """
-        with self.sync_context(dist_sync_fn=self.dist_sync_fn):
-            rows = self._rows()
-        return knn_table(*rows, num_classes=self.num_classes, ks=ks, temperatures=temperatures)
-
-    def _rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the queries, their labels, the bank, and its labels."""
-        bank, labels = self._labelled("bank")
-        queries, truth = self._labelled("query")
-        return queries, truth.long(), bank, labels
-
-    def _labelled(self, split: Literal["bank", "query"]) -> tuple[Tensor, Tensor]:
-        """Return the labelled rows and their labels, which the host would have to wait for in `update`."""
-        missing = f"KNNAccuracy: no labelled row with split={split!r}"
-        features = joined(getattr(self, f"{split}_features"), missing)
-        labels = joined(getattr(self, f"{split}_labels"), missing)
-        keep = labels != UNLABELLED
-        return joined([features[keep]], missing), labels[keep]
+        missing = "KNNAccuracy: no labelled row with split="
+        (score,) = knn_table(
+            joined(self.query_features, f"{missing}'query'"),
+            joined(self.query_labels, f"{missing}'query'"),
+            joined(self.bank_features, f"{missing}'bank'"),
+            joined(self.bank_labels, f"{missing}'bank'"),
+            num_classes=self.num_classes, ks=(self.k,), temperatures=(self.temperature,),
+        )  # fmt: skip
+        return torch.tensor(score.top1, dtype=torch.float64, device=self.device)

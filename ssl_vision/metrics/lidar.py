@@ -5,11 +5,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
-from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.errors import check
-from ssl_vision.metrics.rows import joined
+from ssl_vision.metrics.rows import RepresentationMetric, joined
 
 EPSILON = 1e-7
 
@@ -103,7 +101,7 @@ def lidar(views: Tensor | ViewScatter, *, delta: float = 1e-4) -> Tensor:
     return rank
 
 
-class LiDAR(Metric, DescribedMetric):
+class LiDAR(RepresentationMetric):
     """Discriminant rank of all views; see `lidar`.
 
     Args:
@@ -124,9 +122,7 @@ class LiDAR(Metric, DescribedMetric):
     needs = ("views",)
     note = "This estimates the number of directions that distinguish images despite their augmentation."
     order = 290
-    is_differentiable = False
     higher_is_better = True
-    full_state_update = False
 
     views: list[Tensor]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ssl_vision.errors import check_choice
-from ssl_vision.metrics.precision import exact_float32
-from ssl_vision.metrics.rows import Features, LazyRows, check_features, map_rows, parts, unit_rows
+from ssl_vision.metrics.exact_float32 import exact_float32
+from ssl_vision.metrics.rows import Features, LazyRows, check_features, map_rows, slices, unit_rows
 from ssl_vision.progress import Progress
 
 QUERY_TILE = 512
@@ -167,10 +167,10 @@ def _search_faiss(queries: Tensor, bank: Tensor, k: int, *, on_gpu: bool) -> Nei
 def _lifted(queries: Features, bank: Features) -> tuple[Features, Features]:
     """Return centred and scaled rows (q, 1) and (b, −‖b‖²/2), whose product orders them by −‖q − b‖."""
     largest = [
-        float(rows[part].abs().max()) for rows in (queries, bank) for part in parts(rows, most=BANK_TILE)
+        float(rows[part].abs().max()) for rows in (queries, bank) for part in slices(rows, most=BANK_TILE)
     ]
     scale = max(largest, default=0.0) or 1.0
-    centre = sum((_wide(bank[part]) / scale).sum(dim=0) for part in parts(bank, most=BANK_TILE)) / len(bank)
+    centre = sum((_wide(bank[part]) / scale).sum(dim=0) for part in slices(bank, most=BANK_TILE)) / len(bank)
 
     def lifted_query(rows: Tensor) -> Tensor:
         rows = _wide(rows) / scale - centre
@@ -209,9 +209,9 @@ def _search_torch(queries: Features, bank: Features, k: int) -> Neighbours:
     index = torch.empty(len(queries), k, dtype=torch.int64, device=queries.device)
     lazy = isinstance(queries, LazyRows) or isinstance(bank, LazyRows)
     with Progress("nearest neighbours", len(queries), unit="queries") if lazy else nullcontext() as job:
-        for rows in parts(queries, most=QUERY_TILE, times=4):  # a lazy bank is computed once for each part
+        for rows in slices(queries, most=QUERY_TILE, times=4):  # a lazy bank is computed once for each part
             tile, best = queries[rows], None
-            for part in parts(bank, most=BANK_TILE):
+            for part in slices(bank, most=BANK_TILE):
                 candidates = _top(_products(tile, bank[part]), k, part.start)
                 best = candidates if best is None else _merge(best, candidates, k)
             if best is not None:

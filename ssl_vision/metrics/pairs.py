@@ -1,14 +1,25 @@
-"""Statistics over all pairs of samples."""
+"""Metrics of pairs: alignment of views, and uniformity, tolerance and sensitivity over all pairs of rows."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.errors import check
-from ssl_vision.metrics.precision import exact_float32
-from ssl_vision.metrics.rows import UNLABELLED, check_features, checked_labels, unit_rows
-from ssl_vision.metrics.tolerance import class_cosines
+from ssl_vision.metrics.exact_float32 import exact_float32
+from ssl_vision.metrics.rows import (
+    UNLABELLED,
+    FeatureRows,
+    LabelledRows,
+    RepresentationMetric,
+    check_features,
+    checked_labels,
+    unit_rows,
+)
+
+SHARPEST = 20
+"""Maximum t for which the smallest kernel value exp(−4t) is a normal float32 number."""
 
 
 class PairStatistics(NamedTuple):
@@ -31,20 +42,6 @@ class PairStatistics(NamedTuple):
     """Mean cosine of pairs of different classes."""
     sensitivity: Tensor
     """E exp(−(H − x·y)²), with H = 1 for the same class and −1 for different ones; in [e⁻⁴, 1]."""
-
-
-_SHARPEST = 20
-"""Maximum t for which the smallest kernel value exp(−4t) is a normal float32 number."""
-
-
-def check_sharpness(t: float) -> None:
-    """Check the sharpness of the uniformity kernel.
-
-    Raises:
-        ValueError: it is not in (0, 20].
-    """
-    if not 0 < t <= _SHARPEST:
-        raise ValueError(f"t: expected more than 0 and at most {_SHARPEST}, got {t}")
 
 
 def pair_statistics(
@@ -79,7 +76,7 @@ def pair_statistics(
     check_features(features)
     if len(features) < 2:
         raise ValueError(f"features: expected at least 2 rows to form a pair, got {tuple(features.shape)}")
-    check_sharpness(t)
+    check("t", t, above=0, at_most=SHARPEST)
     check("tile", tile, at_least=1)
     if labels is None:
         labels = torch.full((len(features),), UNLABELLED, device=features.device)
@@ -113,13 +110,8 @@ def pair_statistics(
                         top == left,
                     )
         pairs = len(unit) * (len(unit) - 1)
-        return PairStatistics(
-            uniformity=(kernel_sum / pairs).log(),
-            tolerance=cosines.tolerance,
-            same_cosine=cosines.same_cosine,
-            different_cosine=cosines.different_cosine,
-            sensitivity=sensitivity_sum / (number * (number - 1)),
-        )
+        sensitivity = sensitivity_sum / (number * (number - 1))
+        return PairStatistics((kernel_sum / pairs).log(), *cosines, sensitivity)
 
 
 def _weighted_sum(values: Tensor, left: Tensor, right: Tensor, diagonal: bool) -> Tensor:
@@ -127,3 +119,240 @@ def _weighted_sum(values: Tensor, left: Tensor, right: Tensor, diagonal: bool) -
     if diagonal:
         values.fill_diagonal_(0.0)
     return left.double() @ (values @ right).double()
+
+
+def class_cosines(unit: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute mean cosines within and between classes in O(N F) time, from Σ_{x≠y} x·y = ‖Σ x‖² − Σ ‖x‖².
+
+    Args:
+        unit: rows of unit length or zero, shape (N, F).
+        labels: integer labels, shape (N,); rows with -1 are ignored.
+
+    Returns:
+        The means of cosine · 1{same class} over all pairs x ≠ y, and of the cosines over pairs of the same
+        class and of different classes; float64 scalars, NaN if there is no such pair.
+
+    Raises:
+        ValueError: a label is below -1.
+    """
+    if len(labels) and labels.min() < UNLABELLED:
+        raise ValueError(f"labels: expected -1 (unlabelled) or more, got {int(labels.min())}")
+    labelled = labels != UNLABELLED
+    rows = unit[labelled].double()
+    label = labels[labelled]
+    classes, member, sizes = label.unique(return_inverse=True, return_counts=True)
+    sums = rows.new_zeros(len(classes), rows.shape[1]).index_add_(0, member, rows)
+    squares = rows.square().sum()
+    same_sum = sums.square().sum() - squares
+    all_sum = sums.sum(dim=0).square().sum() - squares
+    same_pairs = (sizes * (sizes - 1)).sum()
+    all_pairs = len(rows) * (len(rows) - 1)
+    same_sum = same_sum.where(same_pairs > 0, 0.0)  # without such pairs, only rounding errors remain
+    different_sum = (all_sum - same_sum).where(same_pairs < all_pairs, 0.0)
+    return same_sum / all_pairs, same_sum / same_pairs, different_sum / (all_pairs - same_pairs)
+
+
+class Alignment(RepresentationMetric):
+    """Mean distance of positive pairs, A = E_x ‖f(x) − g(x)‖^γ (Wang & Isola 2020; MACL paper, Eq. 5).
+
+    f(x) and g(x) are the L2-normalised embeddings of two views of one image. The value is in [0, 2^γ], and 0
+    if all views agree. The state consists of two sums only.
+
+    Args:
+        gamma: Exponent γ > 0.
+        kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = Alignment()
+        >>> metric.update(torch.eye(2), torch.eye(2))
+        >>> metric.compute()
+        tensor(0., dtype=torch.float64)
+    """
+
+    metric_name = "alignment"
+    title = "alignment"
+    sections = ("table", "curves", "summary")
+    needs = ("views",)
+    note = "This is the mean squared distance of two views; lower values mean closer views."
+    order = 110
+    higher_is_better = False
+
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, gamma: float = 2.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check("gamma", gamma, above=0)
+        self.gamma = gamma
+        self.add_state("total", default=torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("count", default=torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, x: Tensor, y: Tensor) -> None:
+        """Add pairs of embeddings.
+
+        Args:
+            x: embeddings of one view of N images, shape (N, F).
+            y: embeddings of the other view, shape (N, F).
+
+        Raises:
+            ValueError: the shapes are invalid.
+        """
+        check_features(x, "x")
+        if x.shape != y.shape:
+            raise ValueError(f"x, y: expected one shape, got {tuple(x.shape)} and {tuple(y.shape)}")
+        distance = (unit_rows(x.detach()).double() - unit_rows(y.detach()).double()).norm(dim=1)
+        self.total += distance.pow(self.gamma).sum()
+        self.count += len(x)
+
+    def compute(self) -> Tensor:
+        """Return A, a float64 scalar.
+
+        Raises:
+            ValueError: there are no pairs.
+        """
+        if self.count == 0:
+            raise ValueError("Alignment: no pairs to measure")
+        return self.total / self.count
+
+
+class Uniformity(FeatureRows):
+    """Log-mean Gaussian kernel over pairs, U = log E_{x≠y} exp(−t‖f(x) − f(y)‖²) (MACL paper, Eq. 5).
+
+    Introduced by Wang & Isola 2020. Features are L2-normalised, and the mean is over all pairs of different
+    rows. U is in [−4t, 0]: 0 for a collapsed representation, about −2t for an even spread in many dimensions.
+
+    Args:
+        t: Sharpness of the kernel, in (0, 20].
+        kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = Uniformity()
+        >>> metric.update(torch.eye(4))
+        >>> round(float(metric.compute()), 3)
+        -4.0
+    """
+
+    metric_name = "uniformity"
+    title = "uniformity"
+    sections = ("table", "curves", "summary")
+    note = "This is the logarithm of the mean pair potential; lower values mean more spread-out features."
+    order = 120
+    higher_is_better = False
+
+    def __init__(self, t: float = 2.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check("t", t, above=0, at_most=SHARPEST)
+        self.t = t
+
+    def compute(self) -> Tensor:
+        """Return U, a float64 scalar.
+
+        Raises:
+            ValueError: there are fewer than two rows.
+        """
+        return pair_statistics(self.rows(), t=self.t).uniformity
+
+
+class Tolerance(LabelledRows):
+    """Mean cosine of same-class pairs, T = E_{x≠y}[f(x)·f(y) 1{same class}] (MACL paper, Eq. 6).
+
+    The mean is over all ordered pairs x ≠ y of labelled rows, so T is at most the share of same-class pairs,
+    1/C for C balanced classes. With ``conditional``, it is over same-class pairs only, in [-1, 1]. A
+    collapsed representation has the largest T, so read it together with accuracy. T is NaN if there is no
+    pair.
+
+    Args:
+        conditional: Average over same-class pairs only.
+        kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = Tolerance()
+        >>> metric.update(torch.ones(4, 2), torch.tensor([0, 0, 1, 1]))
+        >>> round(float(metric.compute()), 4)  # a collapse: the share of same-class pairs
+        0.3333
+    """
+
+    metric_name = "tolerance"
+    title = "tolerance"
+    sections = ("table", "curves", "summary")
+    needs = ("labels",)
+    note = "This is the mean cosine over all pairs, 0 between classes; higher values keep classes together."
+    order = 130
+    higher_is_better = True
+
+    def __init__(self, conditional: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.conditional = conditional
+
+    def compute(self) -> Tensor:
+        """Return T, a float64 scalar.
+
+        Raises:
+            ValueError: there are no rows, or a label is below -1.
+        """
+        features, labels = self.labelled_rows()
+        tolerance, same_cosine, _ = class_cosines(unit_rows(features), labels)
+        return same_cosine if self.conditional else tolerance
+
+
+class SameCosine(DescribedMetric):
+    """Mean cosine of two images of the same class, of `class_cosines`."""
+
+    metric_name = "same_cosine"
+    title = "same cos"
+    long_title = "cosine within classes"
+    sections = ("table",)
+    needs = ("labels",)
+    note = "This is the mean cosine of two images of the same class."
+    order = 140
+
+
+class DifferentCosine(DescribedMetric):
+    """Mean cosine of two images of different classes, of `class_cosines`."""
+
+    metric_name = "different_cosine"
+    title = "diff cos"
+    long_title = "cosine between classes"
+    sections = ("table",)
+    needs = ("labels",)
+    note = "This is the mean cosine of two images of different classes."
+    order = 150
+
+
+class SemanticSensitivity(LabelledRows):
+    """Mean closeness of cosines to labels, S = E_{x≠y} exp(−(H_xy − f(x)·f(y))²) (MACL paper, Eq. 7).
+
+    H_xy is 1 for two samples of the same class and −1 otherwise. Features are L2-normalised, and the mean is
+    over all ordered pairs of labelled rows, with natural class frequencies. S is in [e⁻⁴, 1]; a collapse
+    gives p + (1 − p)e⁻⁴ for a share p of same-class pairs, and orthogonal samples give e⁻¹. With three or
+    more classes, 1 cannot be reached. S depends on more than quality, so compare it only under one protocol
+    and together with accuracy.
+
+    Args:
+        kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = SemanticSensitivity()
+        >>> metric.update(torch.eye(4), torch.tensor([0, 0, 1, 1]))
+        >>> round(float(metric.compute()), 4)  # orthogonal samples
+        0.3679
+    """
+
+    metric_name = "sensitivity"
+    title = "sensitivity"
+    needs = ("labels",)
+    note = "This measures how well cosines separate classes; read it together with the kNN accuracy."
+    order = 160
+    higher_is_better = None
+
+    def compute(self) -> Tensor:
+        """Return S, a float64 scalar; NaN with fewer than two labelled rows.
+
+        Raises:
+            ValueError: there are fewer than two rows, or a label is below -1.
+        """
+        return pair_statistics(*self.labelled_rows()).sensitivity

@@ -4,12 +4,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.errors import check
-from ssl_vision.metrics.precision import exact_float32
-from ssl_vision.metrics.rows import check_features, joined, unit_rows
+from ssl_vision.metrics.exact_float32 import exact_float32
+from ssl_vision.metrics.rows import RepresentationMetric, check_features, joined, unit_rows
 
 _STEPS = 2**20
 """Number of quantisation steps of cosines from 0 to 1."""
@@ -126,7 +125,7 @@ def _centred_ranks(number: Tensor) -> Tensor:
     return number.cumsum(0) - number / 2 - number.sum() / 2
 
 
-class Ranking(Metric):
+class Ranking(RepresentationMetric):
     """Rank correlation of cosine and grade over pairs of rows; see `rank_correlation`.
 
     All rows are kept; the value is computed over all batches and processes.
@@ -142,8 +141,6 @@ class Ranking(Metric):
         1.0
     """
 
-    is_differentiable = False
-    full_state_update = False
     higher_is_better = True
 
     features: list[Tensor]

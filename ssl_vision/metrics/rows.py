@@ -91,7 +91,7 @@ def map_rows(
     return features.map(function, width=width) if isinstance(features, LazyRows) else function(features)
 
 
-def parts(features: Features, *, most: int | None = None, times: int = 1) -> Iterator[slice]:
+def slices(features: Features, *, most: int | None = None, times: int = 1) -> Iterator[slice]:
     """Iterate over slices that cover all rows, each small enough to be computed at once.
 
     Args:
@@ -159,15 +159,19 @@ def unit_rows(features: Tensor) -> Tensor:
     return unit.float()
 
 
-class FeatureRows(Metric, DescribedMetric):
+class RepresentationMetric(Metric, DescribedMetric):
+    """Base class of metrics of representations, which have no gradient and are computed from all batches."""
+
+    is_differentiable = False
+    full_state_update = False
+
+
+class FeatureRows(RepresentationMetric):
     """Base class of metrics that keep the features of all batches and processes.
 
     Args:
         kwargs: Options of `torchmetrics.Metric`.
     """
-
-    is_differentiable = False
-    full_state_update = False
 
     features: list[Tensor]
 
@@ -193,25 +197,20 @@ class FeatureRows(Metric, DescribedMetric):
         return joined(self.features, f"{type(self).__name__}: no features to measure")
 
 
-class LabelledRows(Metric, DescribedMetric):
+class LabelledRows(FeatureRows):
     """Base class of metrics that keep the features and labels of all batches and processes.
 
     Args:
         kwargs: Options of `torchmetrics.Metric`.
     """
 
-    is_differentiable = False
-    full_state_update = False
-
-    features: list[Tensor]
     labels: list[Tensor]
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.add_state("features", default=[], dist_reduce_fx="cat")
         self.add_state("labels", default=[], dist_reduce_fx="cat")
 
-    def update(self, features: Tensor, labels: Tensor) -> None:
+    def update(self, features: Tensor, labels: Tensor) -> None:  # type: ignore[override]
         """Add rows.
 
         Args:
@@ -223,15 +222,13 @@ class LabelledRows(Metric, DescribedMetric):
         """
         check_features(features)
         labels = checked_labels(labels, len(features))
-        self.features.append(features.detach().clone())
+        super().update(features)
         self.labels.append(labels.clone())
 
-    def rows(self) -> tuple[Tensor, Tensor]:
+    def labelled_rows(self) -> tuple[Tensor, Tensor]:
         """Return all features, shape (N, F), and their labels, shape (N,).
 
         Raises:
             ValueError: there are none.
         """
-        name = type(self).__name__
-        features = joined(self.features, f"{name}: no features to measure")
-        return features, joined(self.labels, f"{name}: no labels")
+        return self.rows(), joined(self.labels, f"{type(self).__name__}: no labels")

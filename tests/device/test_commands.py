@@ -29,8 +29,8 @@ from ssl_vision.data import Digits
 from ssl_vision.main import main
 from ssl_vision.methods import MoCo, OptimizerRule, SimCLR
 from ssl_vision.metrics import nearest
+from ssl_vision.metrics.knn import vote
 from ssl_vision.metrics.neighbours import Neighbours
-from ssl_vision.metrics.vote import vote
 from ssl_vision.objectives import fused
 
 GPU = [

@@ -47,25 +47,27 @@ def digits(split, transform=lambda image: image):
 
 @pytest.mark.parametrize("transform", [lambda image: image, pil], ids=["uint8", "PIL"])
 def test_evaluate_function_gives_rows_of_command(tiny_run, tmp_path, transform):
-    options = ["--cache=false", f"--output={tmp_path / 'rows.json'}"]
-    assert main(["evaluate", str(tiny_run), "--protocol=macl", "--protocol=solo", *options]) == 0
-    expected = json.loads((tmp_path / "rows.json").read_text())
-    model, views = open_run(tiny_run).trained(), Digits().views
+    protocol, output = tmp_path / "mine.yaml", tmp_path / "rows.json"
+    protocol.write_text(
+        "layers: [backbone, projector]\nmeasurements: [knn: {k: 5}, linear: {epochs: 2}, geometry: {}]"
+    )
+    names = [str(protocol), "solo"]
+    options = [f"--protocol={name}" for name in names] + ["--cache=false", f"--output={output}"]
+    assert main(["evaluate", str(tiny_run), *options]) == 0
+    model = open_run(tiny_run).trained()
     result = ssl_vision.evaluate(
-        model.train(), train=digits("train", transform), test=digits("test", transform), views=views,
-        protocol=["macl", "solo"], baselines=True,
+        model.train(), train=digits("train", transform), test=digits("test", transform),
+        views=Digits().views, protocol=names, baselines=True,
     )  # fmt: skip
     assert model.training
-    keys = ("features", "protocol", "layer", "metric", "k", "value")
-    function_rows, command_rows = ([tuple(row.get(key) for key in keys) for row in rows] for rows in (
-        [row.as_dict() for row in result.rows], expected,
-    ))  # fmt: skip
-    function_values = {row[:-1]: row[-1] for row in function_rows}
-    command_values = {row[:-1]: row[-1] for row in command_rows}
-    common = function_values.keys() & command_values.keys()
-    assert ("trained", "macl", "projector", "linear_top1", None) in common
-    assert ("pixels", "macl", "raw", "linear_top1", None) in common
-    assert {key: function_values[key] for key in common} == {key: command_values[key] for key in common}
+    keys = ("features", "protocol", "layer", "metric", "k")
+    of_function, of_command = (
+        {tuple(row.get(key) for key in keys): row["value"] for row in rows}
+        for rows in ([row.as_dict() for row in result.rows], json.loads(output.read_text()))
+    )
+    untrained = {key for key in of_command if key[0] == "untrained"}
+    assert of_function == {key: value for key, value in of_command.items() if key not in untrained}
+    assert ("pixels", "mine", "raw", "linear_top1", None) in of_function
     assert "trained backbone" in str(result)
 
 

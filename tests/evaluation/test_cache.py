@@ -197,18 +197,20 @@ def test_source_of_own_classes_is_part_of_the_digest(tmp_path, monkeypatch):
 
 
 def test_digests_depend_only_on_content():
-    config = {"model": {"init_args": {"stem": "small"}}}
-    state = {"w": torch.ones(2, 3), "n": torch.tensor(3)}
+    def network(size=3, **buffers):
+        layer = nn.Linear(2, size, bias=False)
+        nn.init.ones_(layer.weight)
+        for name, value in (buffers or {"n": 3, "m": 5}).items():
+            layer.register_buffer(name, torch.tensor(value))
+        return nn.Sequential(layer).bfloat16()
+
     digests = {
-        digest_of_network(network_state, network_config)
-        for network_state, network_config in (
-            (state, config),
-            (dict(reversed(state.items())), config),
-            ({**state, "w": torch.ones(3, 2)}, config),
-            ({**state, "n": torch.tensor(4)}, config),
-            (state, {"model": {"init_args": {"stem": "imagenet"}}}),
+        digest_of_network(each, description)
+        for each, description in (
+            (network(), "small"), (network(m=5, n=3), "small"), (network(2), "small"),
+            (network(n=4, m=5), "small"), (network(), "imagenet"),
         )
-    }
+    }  # fmt: skip
     assert len(digests) == 4
     train = Digits().split("train")
     rows = torch.arange(len(train))

@@ -152,16 +152,6 @@ def test_rows_of_trained_and_untrained_backbone_are_written(tiny_run, tmp_path):
     assert rows[0]["value"] == expected
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"epochs": 0}, {"lr": 0.0}, {"momentum": 1.0}, {"weight_decay": -1.0}, {"batch_size": 1},
-     {"schedule": "step"}, {"augmentation": "all"}],
-)  # fmt: skip
-def test_invalid_rule_raises_value_error(options):
-    with pytest.raises(ValueError, match=f"^{next(iter(options))} must be "):
-        FineTune(**options)
-
-
 def test_too_few_labels_and_divergence_raise_value_error():
     train, test, views = first_images("train", 60), first_images("test", 20), Digits().views
     with pytest.raises(ValueError, match=r"labels: expected 2 in train and 1 in test, got 1 and 20"):

@@ -125,15 +125,3 @@ def test_invalid_data_raises_value_error(change, message):
     data = dict(zip(names, (*TRAIN, *TEST), strict=True))
     with pytest.raises(ValueError, match=message):
         grid_probe(**{**data, **change}, num_classes=4)
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"lrs": ()}, {"lrs": (0.0,)}, {"weight_decays": (-1.0,)}, {"epochs": 0}, {"momentum": 1.0},
-        {"batch_size": 0}, {"held_out": 1.0}, {"schedule": "step"},
-    ],
-)  # fmt: skip
-def test_invalid_rule_raises_value_error(option):
-    with pytest.raises(ValueError, match=next(iter(option))):
-        Grid(**option)

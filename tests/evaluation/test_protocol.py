@@ -18,8 +18,10 @@ from ssl_vision.evaluation import finetune, probe
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.evaluation.finetune import FineTune
+from ssl_vision.evaluation.geometry import Geometry
 from ssl_vision.evaluation.knn_measurement import KNN
-from ssl_vision.evaluation.probe import Grid, Linear
+from ssl_vision.evaluation.logistic import Logistic
+from ssl_vision.evaluation.probe import Grid, Linear, ProbeRule
 from ssl_vision.evaluation.protocol import read_protocol, shipped
 from ssl_vision.evaluation.results import Row, described_protocol, table
 from ssl_vision.evaluation.splits import Splits
@@ -53,6 +55,35 @@ def test_description_limits_k_to_number_of_training_images():
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 def test_fine_tuning_description_names_schedule(schedule):
     assert f"SGD 0.05, {schedule}, on crops" in str(FineTune(schedule=schedule))
+
+
+INVALID: dict[type, dict[str, object]] = {
+    ProbeRule: {
+        "optimizer": "lars", "schedule": "step", "epochs": 0, "lr": 0.0, "momentum": 1.0,
+        "weight_decay": -1.0, "batch_size": 0,
+    },
+    Linear: {"augmentation": "all", "labels": "2%", "views": 0, "epochs": 0, "schedule": "step"},
+    Grid: {
+        "lrs": (0.0,), "weight_decays": (-1.0,), "epochs": 0, "momentum": 1.0, "batch_size": 0,
+        "held_out": 1.0, "schedule": "step",
+    },
+    FineTune: {
+        "epochs": 0, "lr": 0.0, "momentum": 1.0, "weight_decay": -1.0, "batch_size": 1, "schedule": "step",
+        "augmentation": "all",
+    },
+    Logistic: {"c": 0.0, "max_iter": 0, "labels": "2%"},
+    KNN: {"k": 0, "distance": "dot", "vote": "loud", "temperature": 0.0},
+    Geometry: {"lidar_images": 1, "lidar_views": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", INVALID)
+def test_invalid_options_raise_value_error(kind):
+    for name, value in INVALID[kind].items():
+        with pytest.raises(ValueError, match=rf"^{name} must be .*, got"):
+            kind(**{name: value})
+    with pytest.raises(ValueError, match="lrs and weight_decays must each have at least one number"):
+        Grid(lrs=())
 
 
 @pytest.fixture

@@ -18,20 +18,23 @@ def listed_calls():
     return re.findall(r"^\| `(.+?)` \| `(.+?)` \| (?:`(.+?)` )?\|$", section.partition("\n## ")[0], re.M)
 
 
+def name_of(frame):
+    return frame.f_code.co_qualname.partition(".<locals>")[0]
+
+
 def traced_calls(function):
     """Return the calls between functions of the package while a function runs, as pairs (caller, callee)."""
     calls = []
 
-    def place(frame):
-        file = Path(frame.f_code.co_filename).relative_to(PACKAGE)
-        return str(file), frame.f_code.co_qualname.partition(".<locals>")[0]
+    files = {str(path): str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py")}
 
     def trace(frame, event, _):
-        if event == "call" and PACKAGE in Path(frame.f_code.co_filename).parents:
+        if event == "call" and (file := files.get(frame.f_code.co_filename)):
             back = frame.f_back
-            while back and PACKAGE not in Path(back.f_code.co_filename).parents:
+            while back and back.f_code.co_filename not in files:
                 back = back.f_back
-            calls.append((place(back) if back else (), place(frame)))
+            caller = (files[back.f_code.co_filename], name_of(back)) if back else ()
+            calls.append((caller, (file, name_of(frame))))
 
     sys.setprofile(trace)
     try:

@@ -39,10 +39,6 @@ def table(bank, labels, queries, truth):
     return tops(m.knn_table(queries, truth, bank, labels, num_classes=5, ks=KS, temperatures=TEMPERATURES))
 
 
-def table_of_rows(metric):
-    return tops(metric.table(KS, TEMPERATURES))
-
-
 def add_both_splits(metric, bank, labels, queries, truth):
     metric.update(bank, labels, "bank")
     metric.update(queries, truth, "query")
@@ -53,13 +49,12 @@ def knn():
 
 
 EMPTY = {"empty": "no features"}
-SPLITS = {"update": add_both_splits, "empty": "split='bank'", "below": "labels.*got -2"}
+SPLITS = {"update": add_both_splits, "empty": "split='query'", "below": "labels.*got -2"}
 ONE, LABELLED, VIEWS, GRADED = (FEATURES,), (FEATURES, LABELS), (FEATURES, OTHER), (FEATURES, LEVELS)
 SEARCH = (FEATURES, LABELS, OTHER, TRUTH)
 CASES = {
     "Alignment": Case(VIEWS, metric=m.Alignment, empty="no pairs"),
     "KNNAccuracy": Case(SEARCH, lambda *rows: table(*rows)[1][0], knn, **SPLITS),
-    "KNNAccuracy, table": Case(SEARCH, table, knn, value=table_of_rows, **SPLITS),
     "LiDAR": Case(
         VIEWS, lambda *x: m.lidar(torch.stack(x, 1), delta=0.01), lambda: m.LiDAR(0.01), empty="no images"
     ),
@@ -80,7 +75,7 @@ CASES = {
     "Uniformity": Case(ONE, lambda rows: m.pair_statistics(rows).uniformity, m.Uniformity, **EMPTY),
     "effective_rank": Case(ONE, m.effective_rank),
     "feature_std": Case(ONE, m.feature_std),
-    "knn_table": Case(SEARCH, table, empty="none of the 0"),
+    "knn_table": Case(SEARCH, table, empty="no labelled row among 0"),
     "lidar": Case((torch.stack(VIEWS, dim=1),), m.lidar),
     "pair_statistics": Case(LABELLED, m.pair_statistics, empty="2 rows"),
     "rank_correlation": Case(GRADED, m.rank_correlation, below=None),

@@ -1,3 +1,5 @@
+"""Tests of the vote of neighbours, of the accuracies at several k, and of the accuracy of batches."""
+
 import math
 import warnings
 from functools import partial
@@ -8,12 +10,13 @@ import torch
 from knn_oracle import BACKENDS, by_loops
 from lightly.utils.benchmarking import knn_predict
 
-from ssl_vision.metrics import KNNAccuracy, Neighbours, nearest, vote
+from ssl_vision.metrics import KNNAccuracy, KNNScore, Neighbours, knn, knn_table, nearest, vote
 
-CLASSES = 5
+CLASSES, SEVEN, KS, TEMPERATURES = 5, 7, (50, 1, 7), (0.05, 0.5, None)
 
 
 clusters = partial(knn_oracle.clusters, classes=CLASSES, spread=1.0)
+some_unlabelled = partial(knn_oracle.clusters, classes=SEVEN, spread=1.5, lowest=-1)
 
 
 @pytest.mark.parametrize("temperature", [0.05, 0.1, 0.5])
@@ -62,12 +65,11 @@ def test_vote_with_invalid_arguments_raises_value_error(labels, options, message
         vote(neighbours, labels, 2, **options)
 
 
-@pytest.mark.parametrize("top", [1, 2])
 @pytest.mark.parametrize(("k", "temperature"), [(1, 0.1), (20, 0.1), (20, 0.5), (60, 0.02)])
-def test_accuracy_equals_loops_and_ignores_unlabelled_rows(k, temperature, top):
+def test_accuracy_equals_loops_and_ignores_unlabelled_rows(k, temperature):
     (bank, labels), (queries, truth) = clusters(0, 100, spread=2.0), clusters(1, 40, spread=2.0)
-    (expected,) = by_loops(queries, truth, bank, labels, k, temperature, classes=CLASSES, tops=(top,))
-    metric = KNNAccuracy(num_classes=CLASSES, k=k, temperature=temperature, top=top)
+    (expected,) = by_loops(queries, truth, bank, labels, k, temperature, classes=CLASSES, tops=(1,))
+    metric = KNNAccuracy(num_classes=CLASSES, k=k, temperature=temperature)
     # unlabelled copies of the queries, which would be the nearest neighbours if they counted
     metric.update(queries, torch.full_like(truth, -1), "bank")
     for rows, targets in zip(bank.split(33), labels.split(33), strict=True):
@@ -83,32 +85,13 @@ def test_equal_votes_go_to_the_lower_class():
     metric.update(torch.tensor([[1.0, 0.1], [1.0, -0.1]]), torch.tensor([2, 1]), "bank")
     metric.update(torch.tensor([[1.0, 0.0]]).repeat(3, 1), torch.tensor([0, 1, 2]), "query")
     assert metric.compute().item() == pytest.approx(1 / 3)
-    metric.top = 2
-    metric._computed = None
-    assert metric.compute().item() == pytest.approx(2 / 3)
-
-
-def test_k_is_clamped_with_one_warning():
-    metric = KNNAccuracy(num_classes=CLASSES, k=200)
-    (bank, labels), (queries, truth) = clusters(0, 50), clusters(1, 20)
-    expected, _ = by_loops(queries, truth, bank, labels, 50, 0.1, classes=CLASSES)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(2):
-            metric.update(bank, labels, "bank")
-            metric.update(queries, truth, "query")
-            assert metric.compute().item() == pytest.approx(expected)
-            metric.reset()
-    assert [str(w.message) for w in caught if "k=200" in str(w.message)] == [
-        "KNNAccuracy: k=200, but the bank has 50 rows; k=50 is used"
-    ]
 
 
 def test_unlabelled_queries_raise_value_error():
     metric = KNNAccuracy(num_classes=2)
     metric.update(torch.eye(2), torch.tensor([0, 1]), "bank")
     metric.update(torch.eye(2), torch.tensor([-1, -1]), "query")
-    with pytest.raises(ValueError, match="split='query'"):
+    with pytest.raises(ValueError, match="labels of the queries: no labelled row among 2"):
         metric.compute()
 
 
@@ -123,6 +106,123 @@ def test_invalid_updates_and_options_raise_value_error():
     metric.update(torch.ones(1, 3), torch.tensor([0]), "bank")
     with pytest.raises(ValueError, match=r"one width.*\[2, 3\]"):
         metric.compute()
-    for option in ({"num_classes": 0}, {"k": 0}, {"top": 0}, {"temperature": -0.1}):
+    for option in ({"num_classes": 0}, {"k": 0}, {"temperature": -0.1}):
         with pytest.raises(ValueError, match=next(iter(option))):
             KNNAccuracy(**{"num_classes": 2, **option})
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_knn_table_matches_loops_for_every_k_temperature_and_vote(backend, metric):
+    (bank, labels), (queries, truth) = some_unlabelled(0, 90), some_unlabelled(1, 30)
+    assert (labels == -1).any()
+    assert (truth == -1).any()
+    table = knn_table(
+        queries, truth, bank, labels, num_classes=SEVEN, ks=KS, temperatures=TEMPERATURES, metric=metric,
+        backend=backend,
+    )  # fmt: skip
+    expected = [
+        KNNScore(k, t, *by_loops(queries, truth, bank, labels, k, t, metric, classes=SEVEN))
+        for t in TEMPERATURES
+        for k in KS
+    ]
+    assert [(score.k, score.temperature) for score in table] == [(e.k, e.temperature) for e in expected]
+    for score, reference in zip(table, expected, strict=True):
+        assert (score.top1, score.top5) == pytest.approx((reference.top1, reference.top5), abs=1e-12)
+    assert len({score.top1 for score in table}) > 2
+
+
+@pytest.mark.parametrize("temperature", [0.02, 0.1, None])
+def test_votes_for_several_k_match_votes_for_each_k(temperature):
+    (bank, _), (queries, _) = some_unlabelled(0, 90), some_unlabelled(1, 30)
+    labels = torch.arange(90) % SEVEN
+    neighbours = nearest(queries, bank, 60)
+    all_scores = knn.votes(neighbours, labels, SEVEN, ks=(1, 5, 5, 60), temperature=temperature)
+    for k, scores in zip((1, 5, 5, 60), all_scores, strict=True):
+        torch.testing.assert_close(scores, vote(neighbours, labels, SEVEN, k=k, temperature=temperature))
+    with pytest.raises(ValueError, match=r"increasing.*\[5, 1\]"):
+        next(knn.votes(neighbours, labels, SEVEN, ks=(5, 1)))
+
+
+def test_knn_table_searches_once_with_largest_k(monkeypatch):
+    searched_ks = []
+    monkeypatch.setattr(knn, "nearest", lambda *args, **o: searched_ks.append(o["k"]) or nearest(*args, **o))
+    bank, labels = some_unlabelled(0, 90)
+    knn_table(bank, labels, bank, labels, num_classes=SEVEN, ks=KS, temperatures=TEMPERATURES)
+    assert searched_ks == [50]
+
+
+def test_k_is_clamped_to_small_bank_with_one_warning():
+    (bank, labels), (queries, truth) = some_unlabelled(0, 30), some_unlabelled(1, 20)
+    options = {"num_classes": SEVEN, "temperatures": (0.1,)}
+    labelled = int((labels >= 0).sum())
+    with pytest.warns(UserWarning, match=f"k = 500, but the bank has {labelled} rows") as caught:
+        table = knn_table(queries, truth, bank, labels, ks=(200, 3, 500), **options)
+    assert len(caught) == 1
+    assert [score.k for score in table] == [labelled, 3, labelled]
+    assert table[0] == table[2] == knn_table(queries, truth, bank, labels, ks=(labelled,), **options)[0]
+
+
+@pytest.mark.parametrize(("classes", "known"), [(2, False), (4, False), (5, True), (12, True)])
+def test_top5_needs_five_classes(classes, known):
+    rows, labels = torch.eye(4), torch.tensor([0, 1, 0, 1])
+    for score in knn_table(rows, labels, rows, labels, num_classes=classes, ks=(1,)):
+        assert score.top1 == 1.0
+        assert score.top5 == (1.0 if known else None)
+
+
+def test_ties_prefer_first_neighbour_and_lowest_class():
+    """Among equal neighbours the first wins, and among equal classes the lowest."""
+    bank, labels = torch.tensor([[1.0, 0.0]] * 3), torch.tensor([2, 1, 0])
+    queries, truth = torch.tensor([[2.0, 0.0]] * 3), torch.tensor([0, 1, 2])
+    for metric in ("cosine", "euclidean"):
+        table = knn_table(
+            queries, truth, bank, labels, num_classes=3, ks=(1, 2, 3), temperatures=(None, 0.1), metric=metric
+        )
+        # k = 1: only class 2 votes; k = 2: classes 1 and 2 tie; k = 3: all tie. Each class has one query.
+        assert [score.top1 for score in table] == [pytest.approx(1 / 3)] * 6
+        for k, winner in ((1, 2), (2, 1), (3, 0)):
+            own = truth == winner
+            options = {"num_classes": 3, "ks": (k,), "metric": metric}
+            assert {s.top1 for s in knn_table(queries[own], truth[own], bank, labels, **options)} == {1.0}
+
+
+def test_half_precision_accuracy_is_close_to_exact():
+    (bank, labels), (queries, truth) = some_unlabelled(0, 400), some_unlabelled(1, 200)
+    exact = knn_table(queries, truth, bank, labels, num_classes=SEVEN, ks=(20,))
+    for dtype, tolerance in ((torch.float16, 0.01), (torch.bfloat16, 0.03)):
+        half = knn_table(queries, truth, bank, labels, num_classes=SEVEN, ks=(20,), dtype=dtype)
+        for exact_score, half_score in zip(exact, half, strict=True):
+            assert exact_score.top1 == pytest.approx(half_score.top1, abs=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ks": ()}, r"ks: .*\[\]"),
+        ({"ks": (3, 0)}, r"ks: .*\[3, 0\]"),
+        ({"temperatures": (0.0,)}, r"temperature must .*0\.0"),
+        ({"num_classes": 2}, "labels of the queries: expected 0 to 1.*2"),
+        ({"truth": torch.tensor([-1, -1, -1])}, "labels of the queries: no labelled row among 3"),
+        ({"labels": torch.tensor([-1, -1, -1])}, "labels of the bank: no labelled row among 3"),
+        ({"labels": torch.tensor([0, 5, 1])}, "labels: expected 0 to 2.*5"),
+        ({"metric": "manhattan"}, "metric must .*manhattan"),
+    ],
+)
+def test_invalid_arguments_raise_value_error(change, message):
+    arguments = {
+        "queries": torch.eye(3), "truth": torch.arange(3), "bank": torch.eye(3), "labels": torch.arange(3),
+        "num_classes": 3, "ks": (1,),
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=message):
+        knn_table(**(arguments | change))
+
+
+def test_k_above_smallest_class_size_warns():
+    features, labels = torch.randn(30, 3), torch.tensor([0] * 20 + [1] * 10)
+    options = {"num_classes": 2, "temperatures": (0.1,)}
+    with pytest.warns(UserWarning, match="k = 11, but the smallest class has 10 images"):
+        knn_table(features, labels, features, labels, ks=(5, 11), **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        knn_table(features, labels, features, labels, ks=(10,), **options)

@@ -3,7 +3,14 @@ import math
 import pytest
 import torch
 
-from ssl_vision.metrics import PairStatistics, pair_statistics
+from ssl_vision.metrics import (
+    Alignment,
+    PairStatistics,
+    SemanticSensitivity,
+    Tolerance,
+    Uniformity,
+    pair_statistics,
+)
 
 E1, E4 = math.exp(-1), math.exp(-4)
 NAN = float("nan")
@@ -168,10 +175,130 @@ def test_uniformity_of_nan_features_is_nan():
     [
         (torch.ones(1, 3), None, {}, r"2 rows.*\(1, 3\)"),
         (torch.ones(3, 0), None, {}, r"features: .*\(3, 0\)"),
-        (torch.ones(3, 2), None, {"t": 0.0}, "t: .*0.0"),
+        (torch.ones(3, 2), None, {"t": 0.0}, "t must .*0.0"),
         (torch.ones(3, 2), None, {"tile": 0}, "tile must .*0"),
     ],
 )
 def test_invalid_arguments_raise_value_error(features, labels, options, message):
     with pytest.raises(ValueError, match=message):
         pair_statistics(features, labels, **options)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 2.0, 3.0])
+def test_alignment_matches_loop_at_any_scale(gamma):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(17, 5, generator=g)
+    y = x + 0.5 * torch.randn(17, 5, generator=g)
+    expected = 0.0
+    for a, b in zip(x.double(), y.double(), strict=True):
+        expected += float(((a / a.norm() - b / b.norm()) ** 2).sum() ** (gamma / 2)) / 17
+    metric = Alignment(gamma)
+    metric.update(x[:4], y[:4])
+    metric.update(x[4:] * 7, y[4:] * 0.1)
+    assert metric.compute().item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_alignment_of_identical_and_opposite_views():
+    x = torch.randn(9, 4, generator=torch.Generator().manual_seed(0))
+    for y, expected in ((x, 0.0), (-x, 4.0)):
+        metric = Alignment()
+        metric.update(x, y)
+        assert metric.compute().item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_alignment_of_close_views_keeps_precision():
+    angle = torch.tensor(1e-4, dtype=torch.float64)  # float32 would round 2 − 2cos to zero
+    metric = Alignment()
+    metric.update(torch.tensor([[1.0, 0.0]]), torch.stack((angle.cos(), angle.sin()))[None])
+    assert metric.compute().item() == pytest.approx(1e-8, rel=1e-3)
+
+
+def test_mismatched_shapes_and_invalid_gamma_raise_value_error():
+    metric = Alignment()
+    with pytest.raises(ValueError, match=r"\(3, 2\) and \(2, 2\)"):
+        metric.update(torch.ones(3, 2), torch.ones(2, 2))
+    with pytest.raises(ValueError, match=r"gamma must be above 0, got 0"):
+        Alignment(0)
+
+
+@pytest.mark.parametrize("t", [0.5, 2.0])
+def test_uniformity_of_chunked_updates_matches_pdist(t):
+    """The reference is Wang and Isola's formula over unordered pairs of different rows."""
+    features = torch.randn(50, 6, generator=torch.Generator().manual_seed(0))
+    unit = torch.nn.functional.normalize(features.double())
+    expected = torch.pdist(unit).pow(2).mul(-t).exp().mean().log().item()
+    metric = Uniformity(t)
+    for rows in features.split(13):
+        metric.update(rows * 3)
+    assert metric.compute().item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_uniformity_of_uniform_samples_matches_closed_form():
+    """For uniform samples, U = log Σ_m t^{2m} Γ(d/2) / (m! Γ(m + d/2)) − 2t."""
+    d, t = 8, 2.0
+    terms = (
+        t ** (2 * m) * math.gamma(d / 2) / (math.factorial(m) * math.gamma(m + d / 2)) for m in range(40)
+    )
+    metric = Uniformity()
+    metric.update(torch.randn(4000, d, generator=torch.Generator().manual_seed(0)))
+    assert metric.compute().item() == pytest.approx(math.log(sum(terms)) - 2 * t, abs=4e-3)
+
+
+def test_uniformity_with_invalid_t_or_a_single_row_raises_value_error():
+    with pytest.raises(ValueError, match=r"t must .*-1"):
+        Uniformity(t=-1)
+    with pytest.raises(ValueError, match="at most 20, got 21"):  # exp(−4t) would be 0 in float32
+        Uniformity(t=21)
+    metric = Uniformity()
+    metric.update(torch.ones(1, 3))
+    with pytest.raises(ValueError, match=r"\(1, 3\)"):
+        metric.compute()
+
+
+def test_uniformity_of_opposite_rows_is_exact_for_largest_t():
+    metric = Uniformity(t=20)
+    metric.update(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
+    assert float(metric.compute()) == pytest.approx(-80)
+
+
+FEATURES = torch.tensor([[2.0, 0.0], [0.0, 5.0], [3.0, 3.0], [-1.0, 0.0], [1.0, 7.0]])
+LABELS = torch.tensor([0, 1, 0, 1, -1])
+H = math.sqrt(0.5)
+
+
+def measure(conditional, features=FEATURES, labels=LABELS):
+    metric = Tolerance(conditional)
+    for rows, targets in zip(features.split(2), labels.split(2), strict=True):
+        metric.update(rows, targets)
+    return metric.compute()
+
+
+def test_tolerance_matches_hand_computation():
+    # 12 labelled ordered pairs; same class: two with cosine √½ (class 0), two with cosine 0 (class 1)
+    assert measure(conditional=False).item() == pytest.approx(2 * H / 12, abs=1e-7)
+    assert measure(conditional=True).item() == pytest.approx(2 * H / 4, abs=1e-7)
+
+
+def test_tolerance_is_zero_or_nan_without_pairs_to_average():
+    distinct_labels = torch.tensor([0, 1, 2, 3, -1])
+    assert measure(False, labels=distinct_labels).item() == 0.0
+    assert measure(True, labels=distinct_labels).isnan()
+    assert measure(False, labels=torch.full((5,), -1)).isnan()
+    assert measure(False, labels=torch.tensor([2, -1, -1, -1, -1])).isnan()
+
+
+def test_sensitivity_of_chunked_updates_matches_hand_computation():
+    features = torch.tensor([[2.0, 0.0], [0.0, 5.0], [-1.0, 0.0], [1.0, 7.0]])
+    labels = torch.tensor([0, 0, 1, -1])
+    # three unordered labelled pairs: same class with cosine 0, different classes with cosines −1 and 0
+    expected = (math.exp(-1) + 1 + math.exp(-1)) / 3
+    metric = SemanticSensitivity()
+    for rows, targets in zip(features.split(3), labels.split(3), strict=True):
+        metric.update(rows, targets)
+    assert metric.compute().item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_sensitivity_without_labelled_pairs_is_nan():
+    metric = SemanticSensitivity()
+    metric.update(torch.eye(3), torch.tensor([-1, 4, -1]))
+    assert metric.compute().isnan()

@@ -19,9 +19,9 @@ from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.experiments.report.page import Missing
 from ssl_vision.methods import Layers
+from ssl_vision.metrics.knn import vote
 from ssl_vision.metrics.neighbours import Neighbours, nearest
 from ssl_vision.metrics.rows import Features
-from ssl_vision.metrics.vote import vote
 from ssl_vision.pretrained.opened_run import ROOT_NEEDED, open_run, safe_data
 from ssl_vision.runs.registry import Run
 

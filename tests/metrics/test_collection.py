@@ -16,7 +16,7 @@ def test_label_statistics_are_nan_without_labels(extended):
 
 def test_invalid_t_and_mixed_widths_raise_value_error():
     metric = Representation()
-    with pytest.raises(ValueError, match=r"t: .*0"):
+    with pytest.raises(ValueError, match=r"t must .*0"):
         Representation(t=0)
     metric.update(FEATURES)
     metric.update(FEATURES[:, :4])

@@ -5,11 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssl_vision.metrics.effective_rank import effective_rank
-from ssl_vision.metrics.pairs import check_sharpness, pair_statistics
-from ssl_vision.metrics.rank import rankme
+from ssl_vision.errors import check
+from ssl_vision.metrics.pairs import SHARPEST, pair_statistics
+from ssl_vision.metrics.rank import effective_rank, feature_std, rankme
 from ssl_vision.metrics.rows import UNLABELLED, LabelledRows
-from ssl_vision.metrics.spread import feature_std
 
 
 class Representation(LabelledRows):
@@ -32,7 +31,7 @@ class Representation(LabelledRows):
 
     def __init__(self, t: float = 2.0, *, extended: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_sharpness(t)
+        check("t", t, above=0, at_most=SHARPEST)
         self.t, self.extended = t, extended
 
     def update(self, features: Tensor, labels: Tensor | None = None) -> None:
@@ -58,7 +57,7 @@ class Representation(LabelledRows):
         Raises:
             ValueError: there are fewer than two rows, or a label is below -1.
         """
-        features, labels = self.rows()
+        features, labels = self.labelled_rows()
         values = {**pair_statistics(features, labels, t=self.t)._asdict(), "rankme": rankme(features)}
         if self.extended:
             values |= {"effective_rank": effective_rank(features), "feature_std": feature_std(features)}
