@@ -159,7 +159,7 @@ CAPS = {
     "cli": (1596, 16),
     "data": (3082, 28),
     "encoders": (297, 4),
-    "evaluation": (1965, 15),
+    "evaluation": (1973, 15),
     "experiments": (0, 1),
     "experiments/compare": (1033, 8),
     "experiments/report": (2292, 13),

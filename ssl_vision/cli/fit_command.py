@@ -35,10 +35,8 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         if text is not None:
             print(text)
             return None
-    if asked:
-        options = ["--help"]
-    else:
-        options = checked(options)
+    options = ["--help"] if asked else checked(options)
+    if not asked and not any(option.startswith("--print_config") for option in options):
         check_root(options)
     fit = load("ssl_vision.cli.fit")
     with local_modules(options):  # also those that the config of a run directory names
@@ -98,12 +96,14 @@ def check_root(options: Sequence[str]) -> None:
     """
     values = dict(settings(options))
     data = classes_of("data").get(str(values["data"]).rpartition(".")[2])
-    for option in data.options if data else ():
-        root = values.get("data.root", option.default)
-        absent = option.name == "root" and isinstance(root, str) and not Path(root).expanduser().is_dir()
-        if absent and str(values.get("data.download")).lower() != "true":
-            advice = "" if option.default is None else ", or download them with --data.download true"
-            raise InputError(f"--data.root {root}: no such directory; give that of the images{advice}")
+    defaults = {option.name: option.default for option in data.options} if data else {}
+    root = values.get(
+        "data.root", None if "arguments" in defaults else defaults.get("root")
+    )  # FakeData has none
+    absent = "root" in defaults and isinstance(root, str) and not Path(root).expanduser().is_dir()
+    if absent and str(values.get("data.download")).lower() != "true":
+        advice = "" if defaults["root"] is None else ", or download them with --data.download true"
+        raise InputError(f"--data.root {root}: no such directory; give that of the images{advice}")
 
 
 def check_classes(options: Sequence[str]) -> None:

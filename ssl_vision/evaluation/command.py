@@ -28,7 +28,7 @@ from ssl_vision.pretrained.encoder_options import (
     names_encoder,
     with_classes,
 )
-from ssl_vision.pretrained.opened_run import ROOT_NEEDED, open_run
+from ssl_vision.pretrained.opened_run import ROOT_NEEDED, OpenedRun, open_run
 from ssl_vision.runs.config import class_name
 from ssl_vision.runs.evaluation_file import DEFAULT_PROTOCOL, evaluation_summary, merged, read_rows
 from ssl_vision.tracking.wandb import log_rows
@@ -97,7 +97,7 @@ def _evaluated_run(args: Sequence[str]) -> tuple[Evaluation, dict[str, Any] | No
     """Evaluate a run or a checkpoint, and add the rows to its evaluation.json, to ``--output`` or to W&B."""
     run = open_run(args[0], allow_class=allowed_classes(args))
     config, checkpoint, folder = run.config, run.checkpoint, run.folder
-    data_of_run = run.data_section()
+    data_of_run = _data_of_run(run, args)
     parser = evaluation_parser(data_of_run)
     options = parser.parse_args(list(args))
     if options.weights is not None:
@@ -142,6 +142,19 @@ def _evaluated_run(args: Sequence[str]) -> tuple[Evaluation, dict[str, Any] | No
         return result, None
     page = {"path": folder.path, "data": data, "allow_class": run.allow_class}
     return result, page | {"embedded": trained if trained.is_embedded else None}
+
+
+def _data_of_run(run: OpenedRun, args: Sequence[str]) -> dict[str, Any]:
+    """Return the data section that options of the command line modify."""
+    try:
+        return run.data_section()
+    except InputError:
+        if not any(arg == "--data" or arg.startswith("--data=") for arg in args):
+            raise
+        # Data of another class are evaluated. Only the views of the run's own data are used, whose class is
+        # part of this package.
+        views = {"views": run.config["data"]["init_args"]["views"]}
+        return run.data_section({"class_path": "ssl_vision.data.CIFAR10", "init_args": views})
 
 
 def _evaluated_encoder(args: Sequence[str]) -> tuple[Evaluation, None]:

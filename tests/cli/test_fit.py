@@ -638,20 +638,6 @@ def test_run_directory_argument_supplies_config_and_checkpoint(tiny_run, tmp_pat
     assert f"{tmp_path}: no run directory (no config.yaml); options start with --" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("length", [0, 700])
-def test_run_with_incomplete_config_is_continued_with_copy_in_checkpoint(tiny_run, tmp_path, length, capsys):
-    shutil.copytree(tiny_run, tmp_path / "run")
-    file = tmp_path / "run" / "config.yaml"
-    config = yaml.safe_load(file.read_text())
-    file.write_text(file.read_text()[:length])
-    assert main(["validate", str(tmp_path / "run")]) == 0
-    assert "val/knn_top1" in capsys.readouterr().out
-    assert yaml.safe_load(file.read_text()) == config  # restored
-    assert main(["fit", str(tmp_path / "run"), "--trainer.max_epochs=3", "--report=false"]) == 0
-    assert read_checkpoint(tmp_path / "run").epoch == 3
-    assert yaml.safe_load(file.read_text())["model"] == config["model"]
-
-
 def test_run_with_class_of_current_directory_can_be_continued(tmp_path, monkeypatch):
     source = "from ssl_vision.objectives import InfoNCE\n\n\nclass Mine(InfoNCE):\n    pass\n"
     (tmp_path / "objective_of_mine.py").write_text(source)

@@ -25,7 +25,7 @@ from ssl_vision.runs.config import differences, listed
 from ssl_vision.runs.folder import run_path
 
 _MOST_SEEDS = 1000
-_SETTLED = ("name", "runs_dir", "seed_everything", "ckpt_path", "overwrite", "config", "c")
+_SETTLED = ("name", "runs_dir", "seed_everything", "ckpt_path", "overwrite")
 _DEVICES = ("trainer.devices", "trainer.num_nodes")
 
 
@@ -224,7 +224,7 @@ def options_of(args: Sequence[str]) -> Options:
     """
     if args and not args[0].startswith("--"):
         raise InputError(f"after --: expected an option of fit, got {args[0]}")
-    options = dict(settings(with_recipes(args)))
+    options = {key: value for key, value in settings(with_recipes(args)) if key not in ("config", "c")}
     for key in options:
         if key in _SETTLED:
             raise InputError(f"after --: --{key} is set by the paper file or by options of reproduce")
