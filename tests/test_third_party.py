@@ -73,6 +73,4 @@ def test_third_party_objective_is_accepted_except_by_maps(working_directory, cap
     # not drawn: the error gives the reason
     capsys.readouterr()
     assert main(["maps", "--objectives=their_objective.AlignmentRepulsion", "--output=maps.svg"]) == 2
-    assert (
-        "no map of AlignmentRepulsion: angles of single anchors do not determine" in capsys.readouterr().err
-    )
+    assert "no map of AlignmentRepulsion: angles of single anchors" in capsys.readouterr().err

@@ -97,9 +97,8 @@ def check_root(options: Sequence[str]) -> None:
     values = dict(settings(options))
     data = classes_of("data").get(str(values["data"]).rpartition(".")[2])
     defaults = {option.name: option.default for option in data.options} if data else {}
-    root = values.get(
-        "data.root", None if "arguments" in defaults else defaults.get("root")
-    )  # FakeData has none
+    default = None if "arguments" in defaults else defaults.get("root")  # torchvision's FakeData needs none
+    root = values.get("data.root", default)
     absent = "root" in defaults and isinstance(root, str) and not Path(root).expanduser().is_dir()
     if absent and str(values.get("data.download")).lower() != "true":
         advice = "" if defaults["root"] is None else ", or download them with --data.download true"
