@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+import torch
+from PIL import Image
 
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.data import ImageFolder
@@ -16,11 +18,22 @@ from ssl_vision.data.loading.decoding import GreyValues, grey_values, open_image
 from ssl_vision.data.loading.fingerprint import digest_of_content
 from ssl_vision.data.loading.prefetch import prefetched
 from ssl_vision.data.module import Split
+from ssl_vision.metrics.neighbours import nearest
 from ssl_vision.progress import tracked
 from ssl_vision.tables import aligned
 
 _SPLITS: tuple[Split, ...] = ("train", "val", "test")
 _SHOWN = 20
+
+_NEAR = 0.95
+"""Least correlation of the thumbnails of near duplicates.
+
+Copies of another compression, size or brightness exceed it. So do some images of little but sky, or of one
+object on a plain background.
+"""
+
+
+Thumbnail = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
 class ImageFile(NamedTuple):
@@ -34,14 +47,17 @@ class ImageFile(NamedTuple):
     grey: tuple[str, float, float] | None = None
     """Kind of the grey values of an image of more than 8 bits, the smallest and the largest."""
     damage: str = ""
+    thumbnail: Thumbnail | None = None
+    """8 × 8 pixels minus their mean, flat, to find near duplicates."""
 
 
 def run(args: Sequence[str]) -> None:
     """Check a folder of images, or compute the mean and the standard deviation of its channels.
 
     ``check`` decodes every file and prints the number and the sizes of the images of each class and split,
-    files that cannot be decoded, and files with equal content. ``stats`` prints the options that normalise
-    the train split.
+    files that cannot be decoded, and files with equal content. ``check --near`` also prints pairs of images
+    that look nearly the same: copies that were compressed again, resized or made brighter. ``stats`` prints
+    the options that normalise the train split.
 
     Raises:
         InputError: The folder does not exist, or contains no images.
@@ -56,12 +72,14 @@ def run(args: Sequence[str]) -> None:
         default=None,
         help="Values of grey images of more than 8 bits that become black and white, for stats.",
     )
+    parser.add_argument("--near", action="store_true", help="Also find near duplicates, for check.")
     options = parser.parse_args(list(args))
     data = ImageFolder(
         root=options.folder, image_size=options.image_size, pixel_range=options.pixel_range, val="train"
     )
     if options.action == "check":
-        files = [file for split in _SPLITS if data.has(split) for file in _files(data, split)]
+        splits = (split for split in _SPLITS if data.has(split))
+        files = [file for split in splits for file in _files(data, split, thumbnails=options.near)]
         print("\n".join(_report(files)))
     else:
         mean, std = channel_statistics(data)
@@ -85,7 +103,7 @@ def channel_statistics(data: ImageFolder) -> tuple[list[float], list[float]]:
     return (mean / 255).tolist(), (std / 255).tolist()
 
 
-def _files(data: ImageFolder, split: Split) -> Iterator[ImageFile]:
+def _files(data: ImageFolder, split: Split, *, thumbnails: bool) -> Iterator[ImageFile]:
     listing = data.listing(split)
 
     def look(name: str) -> ImageFile:
@@ -97,6 +115,8 @@ def _files(data: ImageFolder, split: Split) -> Iterator[ImageFile]:
             image = open_image(content)
             if (grey := grey_values(image)) is None:
                 image.load()
+                if thumbnails:
+                    file = file._replace(thumbnail=_thumbnail(image))
         except Exception as error:  # Pillow may raise nearly anything for damaged files
             return file._replace(damage=" ".join(str(error).split()))
         return file._replace(size=image.size, grey=grey and _summary(grey))
@@ -129,10 +149,36 @@ def _report(files: list[ImageFile]) -> Iterator[str]:
     across = sum(len({file.split for file in group}) > 1 for group in equal)
     if across:
         yield f"{across} of them in several splits, so that evaluation sees images that were trained on"
+    near = list(_near_duplicates(files))
+    yield from _section("look nearly the same", near, most=len(near))
     if deep := [file.grey for file in files if file.grey]:
         kinds, lows, highs = (list(dict.fromkeys(column)) for column in zip(*deep, strict=True))
         yield f"{len(deep)} images have more than 8 bits, with values from {min(lows):g} to {max(highs):g}"
         yield f"({', '.join(kinds)}); --data.pixel_range [{min(lows):g},{max(highs):g}] uses all values"
+
+
+def _thumbnail(image: Image.Image) -> Thumbnail:
+    """Return 8 × 8 pixels minus their mean, flat."""
+    small = image.convert("RGB").resize((8, 8), Image.Resampling.BOX)
+    pixels: Thumbnail = np.asarray(small, dtype=np.float32).reshape(-1)
+    pixels = pixels - pixels.mean()
+    return pixels
+
+
+def _near_duplicates(files: Sequence[ImageFile]) -> Iterator[str]:
+    """Yield each image and its nearest one whose thumbnails correlate, unless their contents are equal."""
+    shown = [file for file in files if file.thumbnail is not None]
+    if len(shown) < 2:
+        return
+    rows = torch.from_numpy(np.stack([file.thumbnail for file in shown if file.thumbnail is not None]))
+    neighbours = nearest(rows, rows, k=min(3, len(shown)))
+    pairs: dict[tuple[int, int], float] = {}
+    for row, (similarities, others) in enumerate(zip(*(each.tolist() for each in neighbours), strict=True)):
+        for similarity, other in zip(similarities, others, strict=True):
+            if similarity >= _NEAR and shown[row].content != shown[other].content:
+                pairs[min(row, other), max(row, other)] = similarity
+    for (row, other), similarity in sorted(pairs.items(), key=lambda pair: -pair[1]):
+        yield f"{similarity:.3f} {shown[row].path} ~ {shown[other].path}"
 
 
 def _summary(grey: GreyValues) -> tuple[str, float, float]:
@@ -143,12 +189,12 @@ def _summary(grey: GreyValues) -> tuple[str, float, float]:
     return kind + white, float(np.nanmin(grey.values)), float(np.nanmax(grey.values))
 
 
-def _section(title: str, lines: list[str]) -> Iterator[str]:
+def _section(title: str, lines: list[str], most: int = _SHOWN) -> Iterator[str]:
     if lines:
         yield f"{title}: {len(lines)}"
-        yield from (f"  {line}" for line in lines[:_SHOWN])
-        if len(lines) > _SHOWN:
-            yield f"  and {len(lines) - _SHOWN} more"
+        yield from (f"  {line}" for line in lines[:most])
+        if len(lines) > most:
+            yield f"  and {len(lines) - most} more"
 
 
 def _listed(values: Sequence[float]) -> str:

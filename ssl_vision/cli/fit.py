@@ -230,7 +230,8 @@ class FitCLI(LightningCLI):
         folder, checkpoint, trainer, data = self.folder, self.checkpoint, self.trainer, self.datamodule
         try:
             if checkpoint is None and self.config.initial_checkpoint is not None:
-                rank_zero_info(start_from(self.model, self.config.initial_checkpoint))
+                by_order = self.config.weights_by_order
+                rank_zero_info(start_from(self.model, self.config.initial_checkpoint, by_order=by_order))
             if checkpoint is not None and isinstance(data, ImageData):
                 rank_zero_only(check_images)(data, checkpoint)
             trainer.fit(self.model, datamodule=data, ckpt_path=self._file)

@@ -60,6 +60,8 @@ def add_run_options(parser: LightningArgumentParser) -> None:
     text = "Initial weights: a run, a checkpoint, an encoder's state dict, or hf://OWNER/NAME. "
     text += "A state dict is a .safetensors file or was written by torch.save."
     add("initial_checkpoint", str | None, None, text)
+    text = "Name the tensors of initial_checkpoint by their order, whose shapes must be those of the encoder."
+    add("weights_by_order", bool, False, text)
     text = "Epochs between two saves of last.ckpt, which is also saved when the run ends or is stopped."
     add("save_every_n_epochs", PositiveInt, 1, text)
     text = "Also save last.ckpt every n steps, within the epochs."

@@ -3,7 +3,7 @@
 import itertools
 import os
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from jsonargparse import Namespace
+from jsonargparse.typing import PositiveInt
 from torch import Tensor
 
 from ssl_vision.cli.import_paths import add_allow_class, allowed_classes
@@ -25,6 +26,7 @@ from ssl_vision.evaluation.features import by_layer, chosen_device, empty_rows
 from ssl_vision.evaluation.processes import agreed, gathered, is_first, process_group, sharing
 from ssl_vision.hub import local_file
 from ssl_vision.methods import Method
+from ssl_vision.metrics.neighbours import nearest
 from ssl_vision.optional import needed
 from ssl_vision.pretrained.backbones import SUFFIX, Description, pretrained, read_backbone
 from ssl_vision.pretrained.encoder_options import add_encoder_options, described_encoder, with_classes
@@ -83,6 +85,8 @@ def run(args: Sequence[str]) -> None:
     add("layer", LayerName, text, default="backbone")
     add("batch_size", int, "Number of images per batch.", default=256)
     add("device", Literal["auto", "cpu", "cuda"], "Device of the encoder.", default="auto")
+    text = "Also store the k nearest other images of each, by cosine: their rows and similarities."
+    add("nearest", PositiveInt | None, text, default=None)
     add("strict", bool, "Stop at the first file that cannot be decoded.", default=False)
     add_allow_class(parser)
     allow_class, options = allowed_classes(args), parser.parse_args(with_classes(args))
@@ -104,7 +108,8 @@ def run(args: Sequence[str]) -> None:
             return
         with atomic_write(output) as partial_file:
             features, done = embedded(place=output.parent)
-            _write(partial_file, output.suffix, features, done)
+            others = {} if options.nearest is None else _nearest(features, options.nearest)
+            _write(partial_file, output.suffix, features, done, others)
     if network.about:
         print(network.about)
     print(f"{len(features)} images, {features.shape[1]} features each, written to {output}")
@@ -223,19 +228,41 @@ def _until_none(images: Iterator[Decoded], *, strict: bool) -> Iterator[Decoded]
         yield from images
 
 
-def _write(path: Path, suffix: str, features: Features, names: list[str]) -> None:
-    """Write features (N, F) and N file names in the format of a suffix.
+def _nearest(features: Features, k: int) -> dict[str, Any]:
+    """Return the rows and the cosines of the k nearest other images of each, (N, k)."""
+    check("--nearest", k, at_most=len(features) - 1)
+    rows = torch.from_numpy(features)
+    similarities, neighbours = nearest(rows, rows, k=k + 1)
+    own = neighbours == torch.arange(len(rows))[:, None]
+    own[:, -1] |= ~own.any(dim=1)  # of more than k equal images, an image may not be its own neighbour
+    return {
+        "neighbours": neighbours[~own].view(-1, k).numpy(),
+        "similarities": similarities[~own].view(-1, k).numpy(),
+    }
 
-    ``.npz`` files have the arrays ``features`` and ``names``. ``.parquet`` files have a row for each image:
-    ``name`` and ``features``, a list of F numbers.
+
+def _write(
+    path: Path,
+    suffix: str,
+    features: Features,
+    names: list[str],
+    others: Mapping[str, Any],
+) -> None:
+    """Write features (N, F), N file names and other arrays (N, k) in the format of a suffix.
+
+    ``.npz`` files have the arrays ``features`` and ``names``, and the others. ``.parquet`` files have a row
+    for each image: ``name``, ``features``, a list of F numbers, and a list of k numbers of each other array.
     """
     texts = [_text(name) for name in names]
     if suffix == ".npz":
-        np.savez(path, features=features, names=np.array(texts))
+        np.savez(path, features=features, names=np.array(texts), **others)
         return
     arrow, parquet = needed("pyarrow", extra="parquet"), needed("pyarrow.parquet", extra="parquet")
-    lists = arrow.FixedSizeListArray.from_arrays(arrow.array(features.reshape(-1)), features.shape[1])
-    table = arrow.table({"name": arrow.array(texts, arrow.string()), "features": lists})
+    lists = {
+        name: arrow.FixedSizeListArray.from_arrays(arrow.array(rows.reshape(-1)), rows.shape[1])
+        for name, rows in {"features": features, **others}.items()
+    }
+    table = arrow.table({"name": arrow.array(texts, arrow.string()), **lists})
     parquet.write_table(table, path, row_group_size=_ROW_GROUP)
 
 

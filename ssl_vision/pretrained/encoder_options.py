@@ -58,6 +58,10 @@ def add_encoder_options(parser: ArgumentParser, *, encoder: str, more: str = "",
         help="Weights of --encoder: a .safetensors file, a state dict of torch.save, a checkpoint, or "
         f"hf://OWNER/NAME.{more}",
     )  # fmt: skip
+    parser.add_argument(
+        "--weights_by_order", type=bool, default=False,
+        help="Name the tensors of --weights by their order, whose shapes must be those of the encoder.",
+    )  # fmt: skip
     kinds = {"size": int, "mean": tuple[float, ...], "std": tuple[float, ...]} if views else {}
     for name, kind in kinds.items():
         text = f"{name.capitalize()} of the images of --encoder. Default: what a timm model expects."
@@ -116,7 +120,9 @@ def named_encoder(parser: ArgumentParser, options: Any) -> NamedEncoder:
         with local_file(options.weights) as file:
             file = file.expanduser()
             state = read_weights(file, option="--weights")
-            used = load_encoder_weights(encoder, state, file, options=f"{_OPTION} and its options")
+            used = load_encoder_weights(
+                encoder, state, file, options=f"{_OPTION} and its options", by_order=options.weights_by_order
+            )
         source = options.weights if is_address(options.weights) else file.name
         return NamedEncoder(encoder, untrained, False, f"{about} with weights of {source}: {used}")
     if downloaded:

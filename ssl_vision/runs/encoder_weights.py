@@ -39,7 +39,7 @@ _HEADS = ("classifier", "fc", "head", "predictor", "projection_head", "projector
 """Layers above the encoder, which are left out."""
 
 
-def start_from(model: nn.Module, path: str | Path) -> str:
+def start_from(model: nn.Module, path: str | Path, *, by_order: bool = False) -> str:
     """Load initial weights from a file into a model, and return a description of what was loaded.
 
     The backbone must match completely. The projection head of a run is loaded if its shapes match those of
@@ -50,6 +50,7 @@ def start_from(model: nn.Module, path: str | Path) -> str:
         model: the model, modified in place.
         path: run directory, file of weights (see `read_weights`), or address ``hf://OWNER/NAME`` of a
             repository on the Hugging Face Hub, optionally with ``@REVISION``.
+        by_order: give the tensors the names of the backbone's, see `named_by_order`.
 
     Raises:
         InputError: the file does not exist, cannot be downloaded or read, or belongs to another encoder; or
@@ -60,7 +61,8 @@ def start_from(model: nn.Module, path: str | Path) -> str:
     with local_file(path) as file:
         file = file.expanduser()
         state = read_weights(file, option=_INITIAL)
-        used = load_encoder_weights(model.backbone, state, file, options="--model.encoder and its options")
+        options = "--model.encoder and its options"
+        used = load_encoder_weights(model.backbone, state, file, options=options, by_order=by_order)
     head = {name.removeprefix("head."): tensor for name, tensor in state.items() if name.startswith("head.")}
     expected = model.head.state_dict()
     fits = head.keys() == expected.keys() and all(head[n].shape == expected[n].shape for n in expected)
@@ -115,7 +117,9 @@ def read_weights(path: Path, *, option: str) -> dict[str, Tensor]:
     return state
 
 
-def load_encoder_weights(encoder: Encoder, state: Mapping[str, Tensor], path: Path, *, options: str) -> str:
+def load_encoder_weights(
+    encoder: Encoder, state: Mapping[str, Tensor], path: Path, *, options: str, by_order: bool = False
+) -> str:
     """Load the weights of an encoder, which must match it completely.
 
     Keys and prefixes of training code, such as ``backbone.`` or ``module.encoder_q.``, are removed, and
@@ -127,6 +131,7 @@ def load_encoder_weights(encoder: Encoder, state: Mapping[str, Tensor], path: Pa
         state: state dict of the encoder, or of a model that contains it.
         path: file of the state dict, for messages.
         options: options of the command that describe the encoder, for messages.
+        by_order: give the tensors the names of the encoder's, see `named_by_order`.
 
     Returns:
         Which tensors were loaded, resized and left out, in a few words.
@@ -137,6 +142,9 @@ def load_encoder_weights(encoder: Encoder, state: Mapping[str, Tensor], path: Pa
     """
     network = "network." if isinstance(encoder, ModuleEncoder) else ""
     expected = {name.removeprefix(network): value for name, value in encoder.state_dict().items()}
+    mapped = ""
+    if by_order:
+        state, mapped = named_by_order(state, expected, path)
     weights, prefix, left_out = _without_prefix(state, expected, network)
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     if any(shapes.get(name) != value.shape for name, value in expected.items()):
@@ -170,7 +178,41 @@ def load_encoder_weights(encoder: Encoder, state: Mapping[str, Tensor], path: Pa
         if shapes.get(name, value.shape) != value.shape
     ]
     others = [f"{', '.join(sorted(left_out))} left out"] if left_out else []
-    return "; ".join([f"{len(expected)} tensors{prefix and f' below {prefix}'}", *resized, *others])
+    return "; ".join([f"{len(expected)} tensors{prefix and f' below {prefix}'}{mapped}", *resized, *others])
+
+
+def named_by_order(
+    state: Mapping[str, Tensor], expected: Mapping[str, Tensor], path: Path
+) -> tuple[dict[str, Tensor], str]:
+    """Give tensors of a file the names of an encoder's tensors, which have the same shapes in the same order.
+
+    This is for networks whose layers have other names in other code. The tensors of the file that follow
+    those of the encoder, such as a classifier's, are left out.
+
+    Args:
+        state: tensors of the file.
+        expected: tensors of the encoder. BatchNorm's number of batches is passed over if the file has no
+            scalars.
+        path: the file, for messages.
+
+    Returns:
+        The tensors with their new names, and a text that states which were renamed and which left out.
+
+    Raises:
+        InputError: a shape differs, or the file has too few tensors.
+    """
+    found, counts = list(state), any(tensor.ndim == 0 for tensor in state.values())
+    names = [name for name in expected if counts or not name.endswith("num_batches_tracked")]
+    for place, name in enumerate(names):
+        shape = tuple(expected[name].shape)
+        if place == len(found):
+            raise InputError(f"{path}: has {place} tensors, so none for {name} {shape}")
+        if (other := tuple(state[found[place]].shape)) != shape:
+            raise InputError(f"{path}: {found[place]} {other} is in the place of {name} {shape}")
+    text = f" by order, from {found[0]} as {names[0]} to {found[len(names) - 1]} as {names[-1]}"
+    if rest := found[len(names) :]:
+        text += f", without {', '.join(rest)}"
+    return dict(zip(names, state.values(), strict=False)), text
 
 
 def _problem(tensor: Tensor, expected: Tensor) -> str:

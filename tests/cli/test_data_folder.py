@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -112,3 +114,31 @@ def test_data_stats_match_cropped_images_of_train_split(folder, capsys):
 def test_an_empty_range_is_refused(folder, capsys, pair):
     assert main(["data", "stats", str(folder), f"--pixel_range={pair}"]) == 2
     assert "pixel_range must be (low, high) with low < high" in capsys.readouterr().err
+
+
+def test_near_duplicates_are_found_only_on_request(tmp_path, capsys):
+    generator = np.random.default_rng(0)
+    planted = set()
+    for number in range(30):
+        small = Image.fromarray(generator.integers(0, 256, (5, 5, 3), dtype=np.uint8))
+        image = small.resize((32, 32), Image.Resampling.BICUBIC)
+        copies = {
+            "jpg": lambda path, image=image: image.save(path, quality=60),
+            "bright.png": lambda path, image=image: image.point(lambda value: 0.8 * value).save(path),
+            "large.png": lambda path, image=image: image.resize((65, 65)).save(path),
+        }
+        (tmp_path / "train" / "a").mkdir(parents=True, exist_ok=True)
+        image.save(original := tmp_path / "train" / "a" / f"{number}.png")
+        if number < 3:
+            for ending, save in copies.items():
+                save(path := tmp_path / "train" / "a" / f"{number}.{ending}")
+                planted.add((original, path))
+    assert main(["data", "check", str(tmp_path)]) == 0
+    assert "nearly the same" not in capsys.readouterr().out
+    assert main(["data", "check", str(tmp_path), "--near"]) == 0
+    lines = capsys.readouterr().out.partition("look nearly the same")[2].splitlines()[1:]
+    pairs = [{*line.split()[1::2]} for line in lines]
+    names = {path.name.partition(".")[0] for pair in pairs for path in map(Path, pair)}
+    assert names == {"0", "1", "2"}
+    for original, path in planted:
+        assert any(str(path) in pair for pair in pairs), (original, path)

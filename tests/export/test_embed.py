@@ -1,5 +1,7 @@
 """Tests of ``ssl-vision embed``: the features of a folder's images in order, and invalid input."""
 
+import shutil
+
 import numpy as np
 import pytest
 import timm
@@ -61,6 +63,28 @@ def test_exported_backbone_gives_same_features_in_parquet(images, tiny_run, tmp_
     assert table["name"].to_pylist() == NAMES
     features = np.array(table["features"].to_pylist(), dtype=np.float32)
     np.testing.assert_allclose(features, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("suffix", ["npz", "parquet"])
+def test_nearest_other_images_are_stored(images, tiny_run, tmp_path, suffix):
+    folder, output = shutil.copytree(images, tmp_path / "images"), tmp_path / f"f.{suffix}"
+    for number in range(3):
+        shutil.copy(images / "b.png", folder / f"b_copy{number}.png")
+    command = ["embed", str(folder), f"--weights={tiny_run}", f"--output={output}", "--nearest"]
+    assert main([*command, "8"]) == 2  # of 8 images, each has 7 others
+    assert main([*command, "2"]) == 0
+    if suffix == "npz":
+        stored = dict(np.load(output))
+    else:
+        stored = pytest.importorskip("pyarrow.parquet").read_table(output).to_pydict()
+    features, neighbours, similarities = (
+        torch.tensor(np.stack([*stored[name]])) for name in ("features", "neighbours", "similarities")
+    )
+    rows = torch.nn.functional.normalize(features)
+    expected = (rows @ rows.T - 3 * torch.eye(len(rows))).topk(2)
+    torch.testing.assert_close(similarities, expected.values, atol=1e-5, rtol=0)
+    assert not (neighbours == torch.arange(8)[:, None]).any()
+    torch.testing.assert_close((rows[:, None] * rows[neighbours]).sum(dim=2), similarities, atol=1e-5, rtol=0)
 
 
 def test_an_encoder_with_weights_gives_its_features(images, tmp_path, capsys):

@@ -11,8 +11,9 @@ from ssl_vision.errors import InputError
 from ssl_vision.runs.encoder_weights import load_encoder_weights, read_weights
 
 
-def load(encoder, path):
-    return load_encoder_weights(encoder, read_weights(path, option="--weights"), path, options="--encoder")
+def load(encoder, path, **options):
+    state = read_weights(path, option="--weights")
+    return load_encoder_weights(encoder, state, path, options="--encoder", **options)
 
 
 def random_state(encoder, prefix=""):
@@ -180,3 +181,30 @@ def test_missing_name_error_shows_a_name_from_the_file(tmp_path):
     torch.save(random_state(ResNet(width=4), "net."), tmp_path / "x.pth")
     with pytest.raises(InputError, match=r"has no conv1\.weight, but net\.conv1\.weight"):
         load(ResNet(width=4), tmp_path / "x.pth")
+
+
+def test_weights_under_other_names_load_by_order(tmp_path):
+    encoder, file = Timm("resnet10t"), tmp_path / "x.pth"
+    values = random_state(encoder)
+    renamed = {f"_block{number}": value for number, value in enumerate(values.values())}
+    torch.save(renamed | {"_fc.weight": torch.ones(3, 512)}, file)
+    with pytest.raises(InputError, match=r"has no conv1\.0\.weight"):
+        load(encoder, file)
+    used = load(encoder, file, by_order=True)
+    first, *_, last = (name.removeprefix("network.") for name in values)
+    ends = f"from _block0 as {first} to _block{len(values) - 1} as {last}"
+    assert used == f"{len(values)} tensors by order, {ends}, without _fc.weight"
+    for name, value in encoder.named_parameters():
+        torch.testing.assert_close(value.detach(), values[name])
+
+
+def test_order_with_another_shape_or_too_few_tensors_is_refused(tmp_path):
+    encoder, file = ResNet(width=4), tmp_path / "x.pth"
+    values = list(random_state(encoder).values())
+    for tensors, line in (
+        ([values[1], values[0]], r"a0 \(4,\) is in the place of conv1\.weight \(4, 3, 3, 3\)"),
+        (values[:7], r"has 7 tensors, so none for layer1\.0"),
+    ):
+        torch.save({f"a{number}": tensor for number, tensor in enumerate(tensors)}, file)
+        with pytest.raises(InputError, match=line):
+            load(encoder, file, by_order=True)
