@@ -179,6 +179,7 @@ A commit that raises a number says why.
 """
 
 SINGLE_IMPORTER = {
+    # callbacks that users can add to a Trainer of their own, and that `callbacks` hands on
     "callbacks/resources.py",
     "callbacks/step_seeds.py",
 }
