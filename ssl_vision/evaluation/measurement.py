@@ -128,8 +128,6 @@ class Measurement(DescribedMetric):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.kind = cls.__name__.lower()
-        if "measure" in vars(cls) and cls.__module__.startswith("ssl_vision.evaluation."):
-            _KINDS[cls.kind] = cls
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -174,14 +172,14 @@ class Measurement(DescribedMetric):
         return map(values, measurements)
 
 
-_KINDS: dict[str, type[Measurement]] = {}
-
-
 def kinds() -> dict[str, type[Measurement]]:
     """Return the classes of this folder by the names that protocol files give them."""
-    for module in pkgutil.iter_modules(ssl_vision.evaluation.__path__, "ssl_vision.evaluation."):
-        importlib.import_module(module.name)
-    return dict(sorted(_KINDS.items()))
+    found: dict[str, type[Measurement]] = {}
+    for info in pkgutil.iter_modules(ssl_vision.evaluation.__path__, "ssl_vision.evaluation."):
+        for cls in vars(importlib.import_module(info.name)).values():
+            if isinstance(cls, type) and issubclass(cls, Measurement) and cls is not Measurement:
+                found |= {cls.kind: cls} if "measure" in vars(cls) else {}
+    return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True)
