@@ -36,7 +36,8 @@ from ssl_vision.cli.fit_summary import nothing_left, summary, validated
 from ssl_vision.cli.import_paths import class_paths, local_modules
 from ssl_vision.cli.parser import ArgumentParser, expanded, one_line
 from ssl_vision.cli.progress_bar import RunBar
-from ssl_vision.cli.run_options import add_run_options, check_callbacks, check_trainer
+from ssl_vision.cli.recipes import settings
+from ssl_vision.cli.run_options import add_run_options, check_callbacks, check_trainer, normalise_for_weights
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.progress import quiet, without_noise
@@ -102,6 +103,8 @@ class FitCLI(LightningCLI):
         InputError: an option, a config file, the run directory or the checkpoint is not usable.
     """
 
+    args: list[str]
+    """Options as they are given."""
     folder: RunFolder
     """Run directory."""
     recorded: dict[str, Any]
@@ -111,6 +114,7 @@ class FitCLI(LightningCLI):
 
     def __init__(self, args: Sequence[str]) -> None:
         self.command, *options = args
+        self.args = options
         super().__init__(
             datamodule_class=pl.LightningDataModule,
             subclass_mode_data=True,
@@ -135,6 +139,8 @@ class FitCLI(LightningCLI):
         check_trainer(config.trainer)
         if config.metrics.k is None:
             config.metrics.k = knn_k(config.data.class_path)
+        if self.command == "fit":
+            normalise_for_weights(config, given=dict(settings(self.args)))
         plain = yaml.safe_load(self.parser.dump(config, skip_unset=False, skip_validation=True))
         others = [key for key in plain if key not in (*_FIRST, *_NOT_RECORDED)]
         self.recorded = below_home({key: plain[key] for key in (*_FIRST, *others)})

@@ -1,7 +1,7 @@
 """Options of ``fit`` and ``validate``: their defaults, those of a run, and checks of the trainer's."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
 from jsonargparse import Namespace
@@ -9,7 +9,7 @@ from jsonargparse.typing import PositiveInt, restricted_number_type
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import Callback, StochasticWeightAveraging, Timer
 from pytorch_lightning.cli import LightningArgumentParser
-from pytorch_lightning.utilities import rank_zero_warn
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 
 from ssl_vision.callbacks import RepresentationMetrics
 from ssl_vision.errors import InputError, check
@@ -82,6 +82,31 @@ def add_run_options(parser: LightningArgumentParser) -> None:
     text = "Log to Weights & Biases as well: true, false or offline."
     add("wandb", bool | Literal["offline"], False, text)
     parser.set_defaults(DEFAULTS)
+
+
+def normalise_for_weights(config: Namespace, *, given: Collection[str]) -> None:
+    """Normalise the images as the weights that a timm model starts from expect, unless the user states how.
+
+    Args:
+        config: config of ``fit``, modified in place.
+        given: names of the options that the command and its config files set.
+    """
+    encoder = config.model.get("init_args", {}).get("encoder")
+    views = config.data.get("init_args", {}).get("views")
+    is_timm = isinstance(encoder, Namespace) and encoder.get("class_path", "").endswith(".Timm")
+    if not is_timm or views is None or {"data.views.mean", "data.views.std"} & {*given}:
+        return
+    if not encoder.init_args.pretrained and config.initial_checkpoint is None:
+        return
+    import timm
+
+    weights = timm.get_pretrained_cfg(encoder.init_args.name)
+    if weights is not None and len(weights.mean) == encoder.init_args.in_channels:
+        views.mean, views.std = weights.mean, weights.std
+        rank_zero_info(
+            f"images are normalised as for the weights of {encoder.init_args.name}: "
+            f"mean {weights.mean}, std {weights.std}"
+        )
 
 
 def check_callbacks(callbacks: Iterable[Callback]) -> None:

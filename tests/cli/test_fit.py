@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 import yaml
 from PIL import Image
@@ -698,3 +699,20 @@ def test_enumerations_of_callbacks_are_recorded_as_their_values(tmp_path):
     assert main(["fit", *args]) == 0
     (callback,) = Run(tmp_path / "run").config["trainer"]["callbacks"]
     assert callback["init_args"]["interval"] == "step"
+
+
+def test_images_are_normalised_for_the_weights_of_a_timm_model_unless_stated(tmp_path):
+    torch.save(timm.create_model("resnet10t").state_dict(), file := tmp_path / "weights.pth")
+    encoder = ["--model.encoder=Timm", "--model.encoder.name=resnet10t", "--trainer.limit_train_batches=1"]
+    start = f"--initial_checkpoint={file}"
+    for name, options, mean in (
+        ("from_weights", [start], [0.485, 0.456, 0.406]),
+        ("random", [], [0.3054] * 3),
+        ("stated", [start, "--data.views.mean=[0.5,0.5,0.5]"], [0.5] * 3),
+    ):
+        place = [f"--runs_dir={tmp_path}", f"--name={name}", "--trainer.max_epochs=1"]
+        assert main(["fit", *encoder, *options, *TINY[1:], *place]) == 0
+        config = yaml.safe_load((tmp_path / name / "config.yaml").read_text())
+        assert config["data"]["init_args"]["views"]["mean"] == pytest.approx(mean)
+    assert main(["fit", str(tmp_path / "from_weights"), "--trainer.max_epochs=2"]) == 0
+    assert read_checkpoint(tmp_path / "from_weights").epoch == 2
