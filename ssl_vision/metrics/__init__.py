@@ -1,5 +1,6 @@
 """Metrics of representations (kNN, pairs, rank) and of loss gradients."""
 
+from ssl_vision.metrics.accuracy_difference import AccuracyDifference
 from ssl_vision.metrics.collection import Representation
 from ssl_vision.metrics.knn import KNNAccuracy, KNNScore, knn_table, vote
 from ssl_vision.metrics.lidar import LiDAR, lidar
@@ -23,6 +24,7 @@ from ssl_vision.metrics.rank import RankMe, effective_rank, feature_std, rankme
 from ssl_vision.metrics.ranking import RankCorrelation, Ranking, rank_correlation
 
 __all__ = [
+    "AccuracyDifference",
     "Alignment",
     "GradientStatistics",
     "GradientTerms",

@@ -2,7 +2,8 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -133,7 +134,8 @@ def check_range(labels: Tensor, num_classes: int, name: str) -> None:
         )
 
 
-class KNNScore(NamedTuple):
+@dataclass(frozen=True)
+class KNNScore:
     """kNN accuracy at one k and temperature.
 
     Example:
@@ -154,6 +156,8 @@ class KNNScore(NamedTuple):
     """Share of labelled queries whose class has the best score, in [0, 1]."""
     top5: float | None
     """Share of labelled queries whose class is among the best five; None with fewer than five classes."""
+    correct: Tensor = field(compare=False, repr=False)
+    """Whether the class with the best score is the true one, bool of shape (n,) for n labelled queries."""
 
 
 def knn_table(
@@ -231,7 +235,7 @@ def knn_table(
         ranks = {k: true_rank(score, truth) for k, score in zip(increasing, scores, strict=True)}
         for k in used:
             top1, top5 = ((ranks[k] < top).double().mean().item() for top in (1, TOP))
-            table.append(KNNScore(k, temperature, top1, top5 if num_classes >= TOP else None))
+            table.append(KNNScore(k, temperature, top1, top5 if num_classes >= TOP else None, ranks[k] < 1))
     return table
 
 

@@ -81,7 +81,15 @@ CASES = {
     "rank_correlation": Case(GRADED, m.rank_correlation, below=None),
 }
 METRICS = {name: case for name, case in CASES.items() if case.metric}
-WITHOUT_CASE = {"faiss_kind", "gradient_statistics", "gradient_terms", "nearest", "pair_coefficients", "vote"}
+WITHOUT_CASE = {
+    "KNNScore",
+    "faiss_kind",
+    "gradient_statistics",
+    "gradient_terms",
+    "nearest",
+    "pair_coefficients",
+    "vote",
+}
 """Functions that do not take rows of features and are tested elsewhere."""
 
 

@@ -10,7 +10,7 @@ import torch
 from knn_oracle import BACKENDS, by_loops
 from lightly.utils.benchmarking import knn_predict
 
-from ssl_vision.metrics import KNNAccuracy, KNNScore, Neighbours, knn, knn_table, nearest, vote
+from ssl_vision.metrics import KNNAccuracy, Neighbours, knn, knn_table, nearest, vote
 
 CLASSES, SEVEN, KS, TEMPERATURES = 5, 7, (50, 1, 7), (0.05, 0.5, None)
 
@@ -121,14 +121,16 @@ def test_knn_table_matches_loops_for_every_k_temperature_and_vote(backend, metri
         queries, truth, bank, labels, num_classes=SEVEN, ks=KS, temperatures=TEMPERATURES, metric=metric,
         backend=backend,
     )  # fmt: skip
-    expected = [
-        KNNScore(k, t, *by_loops(queries, truth, bank, labels, k, t, metric, classes=SEVEN))
-        for t in TEMPERATURES
-        for k in KS
-    ]
-    assert [(score.k, score.temperature) for score in table] == [(e.k, e.temperature) for e in expected]
-    for score, reference in zip(table, expected, strict=True):
-        assert (score.top1, score.top5) == pytest.approx((reference.top1, reference.top5), abs=1e-12)
+    assert [(score.k, score.temperature) for score in table] == [(k, t) for t in TEMPERATURES for k in KS]
+    for score in table:
+        place = score.k, score.temperature
+        tops = by_loops(queries, truth, bank, labels, *place, metric, classes=SEVEN)
+        assert (score.top1, score.top5) == pytest.approx(tops, abs=1e-12)
+        each = [
+            (query[None], target[None]) for query, target in zip(queries, truth, strict=True) if target >= 0
+        ]
+        own = [by_loops(*one, bank, labels, *place, metric, classes=SEVEN)[0] for one in each]
+        assert score.correct.tolist() == own
     assert len({score.top1 for score in table}) > 2
 
 
