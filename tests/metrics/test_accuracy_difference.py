@@ -8,7 +8,7 @@ from ssl_vision.metrics import AccuracyDifference
 
 
 def pairs(shares, shape, seed=0):
-    """Draw which images two networks classify correctly, given shares of both, only the first, only the second."""
+    """Draw which images two networks classify correctly, from shares: both, only first, only second."""
     kinds = np.random.default_rng(seed).choice(4, shape, p=[*shares, 1 - sum(shares)])
     return torch.from_numpy(kinds < 2), torch.from_numpy((kinds == 0) | (kinds == 2))
 
