@@ -66,18 +66,18 @@ class FineTune(Classifier):
         """Top-1 accuracy of a trained copy of the network."""
         if source.network is None or source.layer != "backbone":
             return
-        top1 = finetuned_top1(
+        correct = finetuned_correct(
             source.network.encoder, splits.labelled_train(self.labels), splits.images["test"], splits.views,
             rule=self, seed=seed,
         )  # fmt: skip
         rates = {"lr": self.lr, "weight_decay": self.weight_decay}
-        yield self.accuracy(top1, augmentation=self.augmentation, **rates)
+        yield self.accuracy(correct, augmentation=self.augmentation, **rates)
 
 
-def finetuned_top1(
+def finetuned_correct(
     encoder: Encoder, train: Images, test: Images, views: Views, *, rule: FineTune, seed: int
-) -> float:
-    """Train a copy of an encoder and a linear layer end to end, and return the test accuracy in [0, 1].
+) -> Tensor:
+    """Train a copy of an encoder and a linear layer end to end, and classify the labelled test images.
 
     The copy is in float32. An encoder whose parameters are all frozen is trained, too. The layer starts at
     zero. An epoch contains all labelled training images, in an order given by ``seed`` and epoch, in the
@@ -93,6 +93,9 @@ def finetuned_top1(
         views: views of pretraining, with the size and normalisation of the images.
         rule: training options.
         seed: seed of the order and the views.
+
+    Returns:
+        Which of the n labelled test images are classified correctly, bool of shape (n,).
 
     Raises:
         ValueError: fewer than two training images or no test image have labels, or training diverged.
@@ -140,7 +143,7 @@ def finetuned_top1(
             if not all(parameter.isfinite().all() for parameter in network.parameters()):
                 raise ValueError(f"lr: fine-tuning diverged at {rule.lr}; lower it")
     scores = embed(network, test.select(queries), views, title="embed test, fine-tuned")["backbone"]
-    return (scores.argmax(dim=1).cpu() == test.labels[queries]).double().mean().item()
+    return scores.argmax(dim=1).cpu() == test.labels[queries]
 
 
 def _first_views(images: Tensor, indices: Tensor, views: Views, *, seed: int, epoch: int) -> Tensor:

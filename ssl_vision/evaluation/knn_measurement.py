@@ -60,7 +60,7 @@ class KNN(Measurement):
                 scores.update(_scores(measurements, source, splits))
             score = scores[each]
             about = {"k": score.k, "temperature": score.temperature, "distance": each.distance}
-            yield Value("knn_top1", score.top1, {"bank": "train", "vote": each.vote} | about)
+            yield Value("knn_top1", score.top1, {"bank": "train", "vote": each.vote} | about, score.correct)
 
         return map(values, measurements)
 

@@ -44,10 +44,10 @@ class Logistic(Classifier):
 
     def measure(self, source: Source, splits: Splits, seed: int) -> Iterator[Value]:
         """Top-1 accuracy."""
-        yield self.accuracy(logistic_top1(**self.rows(source, splits), c=self.c, max_iter=self.max_iter))
+        yield self.accuracy(logistic_correct(**self.rows(source, splits), c=self.c, max_iter=self.max_iter))
 
 
-def logistic_top1(
+def logistic_correct(
     train_features: Features,
     train_labels: Tensor,
     test_features: Features,
@@ -56,8 +56,8 @@ def logistic_top1(
     num_classes: int,
     c: float = 1.0,
     max_iter: int = 1000,
-) -> float:
-    """Compute the test accuracy of multinomial logistic regression, which has one optimum.
+) -> Tensor:
+    """Fit multinomial logistic regression, which has one optimum, and classify the labelled test rows.
 
     SciPy's L-BFGS minimises c Σ loss + ‖W‖²/2 in float64, without a penalty of the bias. Objective and
     stopping rule are those of scikit-learn's ``LogisticRegression``, with one weight vector for two classes.
@@ -75,6 +75,9 @@ def logistic_top1(
         num_classes: number of classes.
         c: weight of the loss relative to the penalty; 1 is scikit-learn's default.
         max_iter: maximum number of iterations of L-BFGS.
+
+    Returns:
+        Which of the labelled test rows are classified correctly, bool of shape (n,).
 
     Raises:
         ValueError: Shapes or types do not fit, a value is not finite, a label is out of range, or train has
@@ -97,7 +100,7 @@ def logistic_top1(
         classes[_scores(test_scaled[part], weight, bias).argmax(dim=1)] == test[1][part].cpu()
         for part in slices(test_scaled)
     ]
-    return torch.cat(right).double().mean().item()
+    return torch.cat(right)
 
 
 def _moments(x: Features) -> tuple[Tensor, Tensor]:

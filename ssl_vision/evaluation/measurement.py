@@ -61,6 +61,8 @@ class Value(NamedTuple):
     value: float
     about: Mapping[str, Any] = {}
     """How the number was measured: keys of the row, of any name; see `Row.conditions`."""
+    correct: Tensor | None = None
+    """Which labelled test images are classified correctly, for an accuracy: bool of shape (n,)."""
 
 
 @dataclass(frozen=True)
@@ -204,11 +206,16 @@ class Classifier(Measurement):
             "num_classes": len(splits.images["train"].classes),
         }
 
-    def accuracy(self, top1: float, **about: Any) -> Value:
-        """The accuracy as a value, with the training options and further keys of its row."""
+    def accuracy(self, correct: Tensor, **about: Any) -> Value:
+        """The accuracy as a value, with the training options and further keys of its row.
+
+        Args:
+            correct: which labelled test images are classified correctly, bool of shape (n,).
+            about: further keys of the row.
+        """
         labels = None if self.labels == "all" else self.labels
         conditions = {"bank": "train", "labels": labels, "options": options_text(self)}
-        return Value(self.metric_name, top1, conditions | about)
+        return Value(self.metric_name, correct.double().mean().item(), conditions | about, correct)
 
 
 def labelled_splits(

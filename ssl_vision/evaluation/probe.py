@@ -107,7 +107,7 @@ class Linear(ProbeRule, Classifier):
                 file=sys.stderr,
             )
         rates = {"lr": self.lr, "weight_decay": self.weight_decay}
-        yield self.accuracy(probe.test_top1, augmentation=augmentations, **rates)
+        yield self.accuracy(probe.correct, augmentation=augmentations, **rates)
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class Grid(Classifier):
         if len(self.lrs) > 1 and best.lr in (min(self.lrs), max(self.lrs)):
             grid = f"grid of {source.features} {source.layer}"
             print(f"{grid}: the best rate, {best.lr:g}, is at the grid's end", file=sys.stderr)
-        yield self.accuracy(best.test_top1, lr=best.lr, weight_decay=best.weight_decay)
+        yield self.accuracy(best.correct, lr=best.lr, weight_decay=best.weight_decay)
 
 
 @dataclass(frozen=True)
@@ -191,15 +191,15 @@ class Online(Measurement):
         truth = splits.images["test"].labels.to(network.device)
         x, y = labelled_rows(source.queries, truth, len(layer["bias"]), "test")
         with exact_float32(x.device):
-            accuracy = float(top1(x, y, layer["weight"], layer["bias"]))
-        yield Value(self.metric_name, accuracy, {"bank": "pretrain"})
+            right = correct(x, y, layer["weight"], layer["bias"])
+        yield Value(self.metric_name, right.double().mean().item(), {"bank": "pretrain"}, right)
 
 
 class ProbeResult(NamedTuple):
     """A trained probe and its accuracy."""
 
-    test_top1: float
-    """Share of correctly classified labelled test rows, in [0, 1]."""
+    correct: Tensor
+    """Which labelled test rows are classified correctly, bool of shape (n,)."""
     train_top1: float
     """Share of correctly classified training rows, in [0, 1]."""
     weight: Tensor
@@ -208,6 +208,11 @@ class ProbeResult(NamedTuple):
     """Bias, float32 of shape (C,)."""
     means_top1: float
     """Share of training rows that the nearest class mean, also a linear layer, classifies correctly."""
+
+    @property
+    def test_top1(self) -> float:
+        """Share of correctly classified labelled test rows, in [0, 1]."""
+        return self.correct.double().mean().item()
 
 
 def linear_probe(
@@ -245,20 +250,26 @@ def linear_probe(
         weight, bias = (heads[0] for heads in train_heads(xs, y, num_classes, rule, seed=seed))
         if not (weight.isfinite().all() and bias.isfinite().all()):
             raise ValueError(f"lr: training diverged at {rule.lr}; lower it, or scale the features down")
-        test_top1, train_top1 = (float(top1(*rows, weight, bias)) for rows in (test, train))
-        means_top1 = float(top1(*train, *nearest_mean(*train, num_classes)))
-    return ProbeResult(test_top1, train_top1, weight, bias, means_top1)
+        train_top1 = correct(*train, weight, bias).double().mean().item()
+        means_top1 = correct(*train, *nearest_mean(*train, num_classes)).double().mean().item()
+        right = correct(*test, weight, bias)
+    return ProbeResult(right, train_top1, weight, bias, means_top1)
 
 
 class GridResult(NamedTuple):
     """The selected member of the grid, and the accuracies of the selection."""
 
-    test_top1: float
-    """Share of labelled test rows that the selected member classifies correctly, in [0, 1]."""
+    correct: Tensor
+    """Which labelled test rows the selected member classifies correctly, bool of shape (n,)."""
     lr: float
     weight_decay: float
     held_out_top1: Tensor
     """Accuracies in the order of `Grid.members`, float64 of shape (G,); -1 if training diverged."""
+
+    @property
+    def test_top1(self) -> float:
+        """Share of labelled test rows that the selected member classifies correctly, in [0, 1]."""
+        return self.correct.double().mean().item()
 
 
 def grid_probe(
@@ -299,12 +310,13 @@ def grid_probe(
     with exact_float32(x.device):
         weight, bias = train_heads([select(x, ~validation)], y[~validation], num_classes, rule, seed=seed)
         finite = weight.isfinite().all(dim=(1, 2)) & bias.isfinite().all(dim=1)  # type: ignore[call-overload]
-        held_out = top1(select(x, validation), y[validation], weight, bias).where(finite, -1.0)
+        right = correct(select(x, validation), y[validation], weight, bias)
+        held_out = right.double().mean(dim=1).where(finite, -1.0)
         if not finite.any():
             raise ValueError(f"lrs: training diverged at all of {rule.lrs}; lower them")
         best = int((held_out == held_out.max()).nonzero()[0])
-        test_top1 = float(top1(*test, weight[best], bias[best]))
-    return GridResult(test_top1, *rule.members[best], held_out.cpu())
+        right = correct(*test, weight[best], bias[best])
+    return GridResult(right, *rule.members[best], held_out.cpu())
 
 
 def train_heads(
@@ -386,8 +398,8 @@ def nearest_mean(x: Features, y: Tensor, num_classes: int) -> tuple[Tensor, Tens
     return means.nan_to_num(), bias.where(counts[:, 0] > 0, -math.inf)
 
 
-def top1(x: Features, y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Compute the accuracy of linear layers on labelled rows.
+def correct(x: Features, y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return which labelled rows linear layers classify correctly.
 
     Args:
         x: features, shape (n, F).
@@ -396,11 +408,11 @@ def top1(x: Features, y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         bias: biases, shape (…, C).
 
     Returns:
-        Accuracies, float64 of shape (…).
+        Bool of shape (…, n).
     """
     flat_weight, flat_bias = weight.flatten(0, -2).T, bias.flatten()
-    right = torch.zeros(bias.shape[:-1].numel(), dtype=torch.float64, device=bias.device)
+    right = []
     for part in slices(x, most=_ROWS):
-        logits = torch.addmm(flat_bias, x[part], flat_weight).view(-1, len(right), bias.shape[-1])
-        right += (logits.argmax(dim=2) == y[part, None]).sum(dim=0)
-    return right.view(bias.shape[:-1]) / len(y)
+        logits = torch.addmm(flat_bias, x[part], flat_weight).unflatten(1, (-1, bias.shape[-1]))
+        right.append(logits.argmax(dim=2) == y[part, None])
+    return torch.cat(right).T.reshape(*bias.shape[:-1], -1)

@@ -10,14 +10,20 @@ from html import escape
 from pathlib import Path
 from typing import Any, Self
 
+from torch import Tensor
+
 from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.knn_measurement import KNN
 from ssl_vision.evaluation.measurement import Classifier, labels_text
 from ssl_vision.evaluation.protocol import Protocol
+from ssl_vision.metrics import AccuracyDifference
 from ssl_vision.runs.evaluation_file import Variant, stated_differences, variant_of
 from ssl_vision.runs.files import write_text
 from ssl_vision.tables import aligned, html_table
+
+START = "start"
+"""Name of the rows of the weights from which training started."""
 
 _Column = tuple[str, Variant]
 
@@ -35,11 +41,13 @@ class Row:
 
     A metric whose name ends in ``_top1`` is an accuracy. Its conditions contain ``test_images`` and
     ``train_images``, the numbers of labelled images, and ``chance``, the share of the most frequent class
-    among the former, and evaluation.json has the ends ``low`` and ``high`` of its `interval`.
+    among the former, and evaluation.json has the ends ``low`` and ``high`` of its `interval`. If training
+    started from given weights, ``gain``, ``gain_low`` and ``gain_high`` are its `gain`.
     """
 
     features: str
-    """``trained``, ``untrained`` (the same network before training), ``pixels`` or a name of ``--beside``."""
+    """``trained``, ``start`` (given weights from which training started), ``untrained`` (random weights),
+    ``pixels`` or a name of ``--beside``."""
     layer: str
     """``backbone``, ``hidden``, ``projector`` or ``raw``."""
     metric: str
@@ -55,6 +63,8 @@ class Row:
     weights: str | None = None
     """The first digits of a hash of the network."""
     conditions: Mapping[str, Any] = field(default_factory=dict)
+    correct: Tensor | None = field(default=None, compare=False, repr=False)
+    """Which labelled test images are classified correctly; None for a row of a file."""
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self:
@@ -63,17 +73,18 @@ class Row:
         Raises:
             TypeError: A column is missing.
         """
-        names = {each.name for each in fields(cls)} - {"conditions"}
+        names = {each.name for each in fields(cls)} - {"conditions", "correct"}
         columns = {key: value for key, value in stored.items() if key in names}
         others = stored.keys() - names - {"low", "high"}
         return cls(**columns, conditions={key: stored[key] for key in stored if key in others})
 
     def as_dict(self) -> dict[str, Any]:
         """The columns and conditions that apply, as in evaluation.json."""
-        both = {**vars(self), **self.conditions, **vars(self)}  # columns first, and never overwritten
+        columns = {key: value for key, value in vars(self).items() if key not in ("conditions", "correct")}
+        both = {**columns, **self.conditions, **columns}  # columns first, and never overwritten
         if self.interval:
             both["low"], both["high"] = self.interval
-        return {key: value for key, value in both.items() if key != "conditions" and value is not None}
+        return {key: value for key, value in both.items() if value is not None}
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -84,6 +95,14 @@ class Row:
         centre = (self.value + z**2 / (2 * n)) / (1 + z**2 / n)
         half = z / (1 + z**2 / n) * math.sqrt(self.value * (1 - self.value) / n + z**2 / (4 * n**2))
         return centre - half, centre + half
+
+    @property
+    def gain(self) -> AccuracyDifference | None:
+        """The accuracy minus that of the weights from which training started; None without them."""
+        if "gain" not in self.conditions:
+            return None
+        names = ("gain", "gain_low", "gain_high", "test_images")
+        return AccuracyDifference(*(self.conditions[name] for name in names))
 
     @property
     def text(self) -> str:
@@ -99,6 +118,35 @@ class Row:
         return description_of(self.metric, stored=self.as_dict())
 
 
+def with_gains(rows: Sequence[Row]) -> list[Row]:
+    """Add to each accuracy of the trained network its `Row.gain`, if the start was measured alike."""
+
+    def place(row: Row) -> tuple[Any, ...]:
+        return row.protocol, row.layer, *_column(row)
+
+    starts = {place(row): row.correct for row in rows if row.features == START}
+    result = []
+    for row in rows:
+        start = starts.get(place(row)) if row.features == "trained" else None
+        if start is not None and row.correct is not None:
+            gain = AccuracyDifference.of(row.correct, start)
+            conditions = {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
+            row = dataclasses.replace(row, conditions={**row.conditions, **conditions})
+        result.append(row)
+    return result
+
+
+def verdicts(rows: Sequence[Row]) -> list[str]:
+    """Say for each accuracy of the trained network whether training improved the weights it started from."""
+    heads, *_ = table(rows) or [[""]]
+    titles = dict(zip(_columns(rows), heads[1:], strict=True))
+    return [
+        f"trained − {START}, {titles[_column(row)]}: {row.gain}: {row.gain.verdict}"
+        for row in rows
+        if row.gain is not None and _column(row) in titles
+    ]
+
+
 def table(rows: Sequence[Row]) -> list[list[str]]:
     """Return the cells of a table, headings first; empty if no metric belongs in a table.
 
@@ -106,12 +154,11 @@ def table(rows: Sequence[Row]) -> list[list[str]]:
     metric. A metric that was measured in several ways has a column for each, and the headings state the
     differences.
     """
-    rows = [row for row in rows if "table" in row.description.sections]
-    if not rows:
+    columns = _columns(rows)
+    if not columns:
         return []
+    rows = [row for row in rows if "table" in row.description.sections]
     about = {row.metric: row.description for row in rows}
-    order = sorted(about, key=lambda metric: about[metric].order)
-    columns = sorted(dict.fromkeys(map(_column, rows)), key=lambda column: order.index(column[0]))
     cells = {(row.features, row.layer, _column(row)): row.text for row in rows}
     names = list(dict.fromkeys((row.features, row.layer) for row in rows))
     lines = [[""]]
@@ -126,6 +173,12 @@ def table(rows: Sequence[Row]) -> list[list[str]]:
         shown = {column: about[column[0]].shown(value) for column, value in chance_of.items()}
         lines.append(["chance", *(shown.get(column, "") for column in columns)])
     return lines
+
+
+def _columns(rows: Sequence[Row]) -> list[_Column]:
+    """Return the columns of a table in their order."""
+    shown = {_column(row): row.description for row in rows if "table" in row.description.sections}
+    return sorted(shown, key=lambda column: shown[column].order)
 
 
 def _column(row: Row) -> _Column:
@@ -178,8 +231,9 @@ class Evaluation:
     def __str__(self) -> str:
         lines = [self.subject]
         for name, description in self.protocols.items():
-            cells = table(self._rows_of(name))
+            cells = table(rows := self._rows_of(name))
             lines += [f"{name}. {description}", aligned(cells) if cells else "nothing could be measured"]
+            lines += verdicts(rows)
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -188,8 +242,9 @@ class Evaluation:
         parts = [f"<p>{escape(self.subject)}</p>"]
         for name, description in self.protocols.items():
             parts.append(f"<p><b>{escape(name)}</b>: {escape(description)}</p>")
-            if cells := table(self._rows_of(name)):
+            if cells := table(rows := self._rows_of(name)):
                 parts.append(html_table(cells))
+            parts += [f"<p>{escape(verdict)}</p>" for verdict in verdicts(rows)]
         return "".join(parts)
 
     def _rows_of(self, protocol: str) -> list[Row]:

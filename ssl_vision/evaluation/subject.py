@@ -21,16 +21,16 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor, embedding_by_all
 from ssl_vision.evaluation.measurement import Measurement, Source
 from ssl_vision.evaluation.protocol import Protocol
-from ssl_vision.evaluation.results import Evaluation, Row, described_protocol
+from ssl_vision.evaluation.results import START, Evaluation, Row, described_protocol, with_gains
 from ssl_vision.evaluation.splits import Pixels, Splits
 from ssl_vision.hub import local_file
 from ssl_vision.methods import Layers, Method
 from ssl_vision.pretrained.backbones import has_description, pretrained, read_backbone
-from ssl_vision.pretrained.opened_run import open_run
+from ssl_vision.pretrained.opened_run import OpenedRun, open_run
 from ssl_vision.runs.checkpoint import is_checkpoint
 from ssl_vision.runs.encoder_weights import load_encoder_weights, read_weights
 
-_TAKEN = ("trained", "untrained", "pixels")
+_TAKEN = ("trained", START, "untrained", "pixels")
 """Names of the rows that an evaluation has without the option."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
@@ -150,7 +150,7 @@ def run_protocols(subject: Subject, protocols: Sequence[Protocol]) -> Evaluation
     about = [f"{splits.data}: {split} ({counts}, {subject.about}"]
     about += [f"{network.name}: {network.about}" for network in networks if network.about]
     described = {each.name: described_protocol(each, len(train)) for each in protocols}
-    return Evaluation(tuple(rows), "\n".join(about), described)
+    return Evaluation(tuple(with_gains(rows)), "\n".join(about), described)
 
 
 def run_protocol(protocol: Protocol, source: Source) -> Iterator[Row]:
@@ -175,14 +175,14 @@ def run_protocol(protocol: Protocol, source: Source) -> Iterator[Row]:
             subject = f"{protocol.name}: {measurement.kind} of {source.features} {source.layer}"
             print(f"{subject} is left out: {reason}", file=sys.stderr)
             continue
-        for metric, value, about in values:
+        for metric, value, about, correct in values:
             counts = splits.counts(about.get("labels") or "all") if metric.endswith("_top1") else {}
             conditions = {"augmentation": "none", **splits.place, **counts, **about}
             row = Row(
                 source.features, source.layer, metric, value, splits.evaluated,
                 data=splits.data, protocol=protocol.name, epoch=source.extractor.epoch, seed=seed,
                 weights=source.extractor.weights,
-                conditions=conditions | stored_description(metric),
+                conditions=conditions | stored_description(metric), correct=correct,
             )  # fmt: skip
             if row not in yielded:
                 yielded.append(row)
@@ -215,12 +215,13 @@ def compared(
     about: str,
     untrained: Callable[[], Method | Encoder],
     *,
+    start: OpenedRun | None = None,
     beside: Sequence[str],
     baseline: bool,
     pixels: bool,
     allow_class: Collection[str],
 ) -> Subject:
-    """Return a subject of a network, others to compare it with, and the same network before training.
+    """Return a subject of a network, its start, others to compare it with, and the network before training.
 
     The others are given as ``NAME=FILE``. A run, a checkpoint of ``ssl-vision fit`` and an exported encoder,
     which may be on the Hugging Face Hub, state the size and the normalisation of their images. Other files
@@ -230,6 +231,7 @@ def compared(
         trained: the network that is evaluated, whose images, device, cache and seed the others share.
         about: description of the trained network.
         untrained: builds the network with random weights.
+        start: the weights from which training started, or None. They are given the same images.
         beside: names and files of the others.
         baseline: True to measure the network before training, too.
         pixels: True to measure raw pixels, too.
@@ -240,6 +242,9 @@ def compared(
             images of the size that it is given.
     """
     networks = [trained]
+    if start is not None:
+        encoder = pretrained(start).backbone
+        networks.append(trained.with_network(encoder, name=START, about="initial weights of training"))
     for value in beside:
         name, _, file = value.partition("=")
         if not file or not _NAME.fullmatch(name) or name in _TAKEN:

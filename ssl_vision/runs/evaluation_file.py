@@ -13,7 +13,8 @@ from ssl_vision.runs.files import read_json
 Rows = list[dict[str, Any]]
 
 OUTCOME = {
-    "value", "low", "high", "test_images", "train_images", "chance", "weights", "title", "unit", "direction",
+    "value", "low", "high", "gain", "gain_low", "gain_high", "test_images", "train_images", "chance",
+    "weights", "title", "unit", "direction",
 }  # fmt: skip
 """Fields of a row that do not state how it was measured."""
 

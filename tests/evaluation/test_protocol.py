@@ -98,7 +98,7 @@ def one_epoch(monkeypatch):
     for module, name in (
         (probe, "linear_probe"),
         (probe, "grid_probe"),
-        (finetune, "finetuned_top1"),
+        (finetune, "finetuned_correct"),
     ):
         monkeypatch.setattr(module, name, one_epoch(getattr(module, name)))
 
