@@ -32,6 +32,13 @@ def validate_after(trainer: pl.Trainer, batches: int) -> None:
     vars(trainer).update(check_val_every_n_epoch=1, val_check_batch=batches, _val_check_time_interval=None)
 
 
+def validate_now(trainer: pl.Trainer) -> None:
+    """Validate within ``fit``, outside of Lightning's schedule."""
+    trainer.validating = True
+    trainer.fit_loop.epoch_loop.val_loop.run()
+    trainer.training = True
+
+
 def progress_before_validation(trainer: pl.Trainer) -> dict[str, Any]:
     """Return the progress of a run before a validation, with which the run continues."""
     progress: dict[str, Any] = copy.deepcopy(trainer.fit_loop.state_dict())

@@ -5,14 +5,23 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.utilities import rank_zero_warn
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from ssl_vision.data import BANK, QUERIES, ImageData
 from ssl_vision.data.module import image_data
 from ssl_vision.descriptions import LAYERS
 from ssl_vision.errors import InputError, check
-from ssl_vision.metrics import Alignment, KNNAccuracy, LiDAR, Ranking, Representation, effective_rank
+from ssl_vision.lightning_private import batches_of_epoch
+from ssl_vision.metrics import (
+    AccuracyDifference,
+    Alignment,
+    KNNAccuracy,
+    LiDAR,
+    Ranking,
+    Representation,
+    effective_rank,
+)
 
 
 class RepresentationMetrics(pl.Callback):
@@ -45,6 +54,10 @@ class RepresentationMetrics(pl.Callback):
 
     If RankMe of the backbone or the projector falls below ``rank_floor``, the representation has collapsed:
     the callback warns, and logs ``val/collapsed`` as 1.
+
+    If training starts from given weights, ``fit`` validates them before the first batch. If a later kNN
+    accuracy is lower, and the 95 % interval of the difference (`AccuracyDifference`) does not contain 0, the
+    callback warns, and logs ``val/below_start`` as 1.
 
     Args:
         k: neighbours of the kNN vote, at most as many as the bank has images; None uses ``knn_k`` of the
@@ -85,6 +98,7 @@ class RepresentationMetrics(pl.Callback):
         self._representation: dict[str, Representation] = {}
         self._alignment: dict[str, Alignment] = {}
         self._lidar: LiDAR | None = None
+        self._start: Tensor | None = None  # which queries the initial weights classify correctly
         # of the last batch; a process without queries computes all metrics, because the others wait for it
         self._layers = self._pairs = tuple(LAYERS)
 
@@ -142,6 +156,9 @@ class RepresentationMetrics(pl.Callback):
             return
         if self._knn is not None and (top1 := _accuracy(self._knn)) is not None:
             pl_module.log("val/knn_top1", top1, prog_bar=True, sync_dist=True)
+            self._compare_with_start(trainer, pl_module, self._knn.correct.cpu())
+        elif _is_start(trainer):
+            rank_zero_info("not checked against the initial weights: validation has no labelled images")
         ranks: dict[str, float] = {}
         if self._ranking is not None:
             _log(pl_module, self._ranking.compute())
@@ -161,12 +178,34 @@ class RepresentationMetrics(pl.Callback):
         self._knn, self._ranking, self._representation, self._alignment = None, None, {}, {}
         self._lidar = None
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return which queries the initial weights classify correctly; empty for random weights."""
+        return {} if self._start is None else {"start": self._start}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the state."""
+        self._start = state_dict.get("start")
+
+    def _compare_with_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, correct: Tensor
+    ) -> None:
+        if _is_start(trainer):
+            self._start = correct
+        elif self._start is not None and (gain := AccuracyDifference.of(correct, self._start)).high < 0:
+            rank_zero_warn(f"training harms: kNN accuracy minus that of the initial weights is {gain}")
+            pl_module.log("val/below_start", 1.0, prog_bar=True, sync_dist=True)
+
     def _warn_of_collapse(self, pl_module: pl.LightningModule, ranks: dict[str, float]) -> None:
         low = {name: rank for name, rank in ranks.items() if rank < self.rank_floor}
         if low:
             listed = ", ".join(f"{rank:.2f} of the {name}" for name, rank in low.items())
             rank_zero_warn(f"collapsed: RankMe is {listed}, below {self.rank_floor:g}")
             pl_module.log("val/collapsed", 1.0, prog_bar=True, sync_dist=True)
+
+
+def _is_start(trainer: pl.Trainer) -> bool:
+    """Return True in a validation before the first batch of training."""
+    return trainer.state.fn == "fit" and trainer.current_epoch == batches_of_epoch(trainer) == 0
 
 
 def _log(pl_module: pl.LightningModule, values: dict[str, Tensor], suffix: str = "") -> None:

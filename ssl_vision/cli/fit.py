@@ -37,7 +37,13 @@ from ssl_vision.cli.import_paths import class_paths, local_modules
 from ssl_vision.cli.parser import ArgumentParser, expanded, one_line
 from ssl_vision.cli.progress_bar import RunBar
 from ssl_vision.cli.recipes import settings
-from ssl_vision.cli.run_options import add_run_options, check_callbacks, check_trainer, normalise_for_weights
+from ssl_vision.cli.run_options import (
+    add_run_options,
+    check_callbacks,
+    check_trainer,
+    normalise_for_weights,
+    starts_from_weights,
+)
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.progress import quiet, without_noise
@@ -47,7 +53,7 @@ from ssl_vision.runs.config import below_home, derived_name, differences, listed
 from ssl_vision.runs.encoder_weights import start_from
 from ssl_vision.runs.folder import RunFolder, run_path
 from ssl_vision.runs.log import RunLog
-from ssl_vision.runs.record import RunRecord, check_images, early_stopping
+from ssl_vision.runs.record import RunRecord, StartRecord, check_images, early_stopping
 from ssl_vision.runs.registry import Run
 from ssl_vision.tracking.wandb import (
     SCHEME,
@@ -212,6 +218,7 @@ class FitCLI(LightningCLI):
         epochs, steps = objects.save_every_n_epochs, objects.save_every_n_steps
         callbacks += [
             RunRecord(folder, self.recorded, checkpoint=self._file, check=self.check),
+            *([StartRecord(folder)] if self.checkpoint is None and starts_from_weights(self.config) else []),
             ResumeCheckpoint(folder, files, every_n_epochs=epochs, every_n_steps=steps),
             *tracking,
         ]

@@ -105,18 +105,21 @@ def _facts(run: Run, images: int | None) -> Iterator[tuple[str, str]]:
     if (loss := run.last("train/loss")) is not None:
         yield "last loss", f"{loss:.4g}"
     yield "skipped steps", f"{run.last('train/skipped_steps') or 0:.0f}"
-    yield "collapsed", _collapsed(run)
+    yield "collapsed", _occurrences(run, "val/collapsed", measured="val/rankme")
+    if run.folder.start.exists():
+        yield "below start", _occurrences(run, "val/below_start", measured="val/knn_top1")
 
 
-def _collapsed(run: Run) -> str:
-    measured = [step for step, _, _ in run.curve("val/rankme")]
-    collapsed = [step for step, _, _ in run.curve("val/collapsed")]
-    if not measured:
+def _occurrences(run: Run, metric: str, *, measured: str) -> str:
+    """Return at how many validations of trained weights a metric was logged that reports something."""
+    validations = [step for step, _, _ in run.curve(measured) if step >= 0]
+    found = [step for step, _, _ in run.curve(metric)]
+    if not validations:
         return "not measured"
-    if not collapsed:
+    if not found:
         return "no"
-    position = "the last one among them" if collapsed[-1] == measured[-1] else "not at the last one"
-    return f"at {len(collapsed)} of {len(measured)} validations, {position}"
+    position = "the last one among them" if found[-1] == validations[-1] else "not at the last one"
+    return f"at {len(found)} of {len(validations)} validations, {position}"
 
 
 def validation_lines(run: Run) -> Iterator[str]:

@@ -10,6 +10,9 @@ from ssl_vision.descriptions import described
 from ssl_vision.progress import Progress
 from ssl_vision.runs.log import RunLog
 
+_ALARMS = {"val/collapsed": "COLLAPSED", "val/below_start": "BELOW START"}
+"""What the bar shows if the last validation has logged a metric."""
+
 
 class RunBar(ProgressBar):
     """A `Progress` of the whole run with all its epochs and validations.
@@ -54,7 +57,8 @@ class RunBar(ProgressBar):
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start a validation, within a run or on its own."""
-        self._latest.pop("val/collapsed", None)  # only logged by validations that detect a collapse
+        for name in _ALARMS:  # only logged by validations that find what they report
+            self._latest.pop(name, None)
         if self._job is None:
             self._show(Progress("validation", sum(trainer.num_val_batches), unit="batches"))
 
@@ -99,7 +103,7 @@ class RunBar(ProgressBar):
         self._job = job.__enter__() if job is not None and self._enabled else None
 
     def _metrics_text(self) -> str:
-        parts = ["COLLAPSED"] if self._latest.get("val/collapsed") else []
+        parts = [text for name, text in _ALARMS.items() if self._latest.get(name)]
         parts += [
             f"{metric.title} {metric.text(self._latest[metric.logged_name])}"
             for metric in described("progress")

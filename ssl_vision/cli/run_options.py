@@ -13,6 +13,7 @@ from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 
 from ssl_vision.callbacks import RepresentationMetrics
 from ssl_vision.errors import InputError, check
+from ssl_vision.runs.encoder_weights import stated_normalisation
 from ssl_vision.tracking.wandb_callback import Artifacts
 
 DEFAULTS = {
@@ -84,28 +85,36 @@ def add_run_options(parser: LightningArgumentParser) -> None:
     parser.set_defaults(DEFAULTS)
 
 
+def starts_from_weights(config: Namespace) -> bool:
+    """Return True if training starts from given weights of the encoder instead of random ones."""
+    encoder = config.model.get("init_args", {}).get("encoder")
+    own = isinstance(encoder, Namespace) and encoder.get("init_args", {}).get("pretrained", False)
+    return config.initial_checkpoint is not None or bool(own)
+
+
 def normalise_for_weights(config: Namespace, *, given: Collection[str]) -> None:
-    """Normalise the images as the weights that a timm model starts from expect, unless the user states how.
+    """Normalise the images as the weights that training starts from expect, unless the user states how.
+
+    A run, its checkpoints and exported encoders state what they expect, and so does timm for its models.
 
     Args:
         config: config of ``fit``, modified in place.
         given: names of the options that the command and its config files set.
     """
-    encoder = config.model.get("init_args", {}).get("encoder")
     views = config.data.get("init_args", {}).get("views")
-    is_timm = isinstance(encoder, Namespace) and encoder.get("class_path", "").endswith(".Timm")
-    if not is_timm or views is None or {"data.views.mean", "data.views.std"} & {*given}:
+    if views is None or {"data.views.mean", "data.views.std"} & {*given} or not starts_from_weights(config):
         return
-    if not encoder.init_args.pretrained and config.initial_checkpoint is None:
-        return
-    import timm
+    file, encoder = config.initial_checkpoint, config.model.get("init_args", {}).get("encoder")
+    expected = None if file is None else stated_normalisation(file)
+    if expected is None and isinstance(encoder, Namespace) and encoder.class_path.endswith(".Timm"):
+        import timm
 
-    weights = timm.get_pretrained_cfg(encoder.init_args.name)
-    if weights is not None and len(weights.mean) == encoder.init_args.in_channels:
-        views.mean, views.std = weights.mean, weights.std
+        if (weights := timm.get_pretrained_cfg(encoder.init_args.name)) is not None:
+            expected = weights.mean, weights.std
+    if expected is not None and len(expected[0]) == len(views.mean) and expected != (views.mean, views.std):
+        views.mean, views.std = expected
         rank_zero_info(
-            f"images are normalised as for the weights of {encoder.init_args.name}: "
-            f"mean {weights.mean}, std {weights.std}"
+            f"images are normalised as the initial weights expect: mean {views.mean}, std {views.std}"
         )
 
 

@@ -255,6 +255,10 @@ class KNNAccuracy(RepresentationMetric):
         temperature: Temperature of the vote; None gives every neighbour the weight 1.
         kwargs: Options of `torchmetrics.Metric`.
 
+    Attributes:
+        correct: Which of the n labelled queries of all processes the last ``compute`` classified correctly,
+            bool of shape (n,).
+
     Example:
         >>> import torch
         >>> metric = KNNAccuracy(num_classes=2, k=1)
@@ -278,6 +282,7 @@ class KNNAccuracy(RepresentationMetric):
     bank_labels: list[Tensor]
     query_features: list[Tensor]
     query_labels: list[Tensor]
+    correct: Tensor
 
     def __init__(
         self, *, num_classes: int, k: int = 200, temperature: float | None = 0.1, **kwargs: Any
@@ -309,7 +314,7 @@ class KNNAccuracy(RepresentationMetric):
         (self.bank_labels if bank else self.query_labels).append(labels.clone())
 
     def compute(self) -> Tensor:
-        """Return the accuracy, a float64 scalar.
+        """Return the accuracy, a float64 scalar, and set ``correct``.
 
         Raises:
             ValueError: the bank or the queries have no labelled row, or a label is out of range.
@@ -322,4 +327,5 @@ class KNNAccuracy(RepresentationMetric):
             joined(self.bank_labels, f"{missing}'bank'"),
             num_classes=self.num_classes, ks=(self.k,), temperatures=(self.temperature,),
         )  # fmt: skip
+        self.correct = score.correct
         return torch.tensor(score.top1, dtype=torch.float64, device=self.device)

@@ -1,7 +1,9 @@
 """Weights of an encoder from a file, as initial weights of a run or for an evaluation."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from ssl_vision.encoders import Encoder, ModuleEncoder
 from ssl_vision.errors import InputError
 from ssl_vision.hub import local_file
 from ssl_vision.methods import Method
-from ssl_vision.runs.checkpoint import CHECKPOINT_KEY, load_plain, read_checkpoint
+from ssl_vision.runs.checkpoint import CHECKPOINT_KEY, is_checkpoint, load_plain, read_checkpoint
 
 _INITIAL = "--initial_checkpoint"
 
@@ -115,6 +117,23 @@ def read_weights(path: Path, *, option: str) -> dict[str, Tensor]:
     if not state:
         raise InputError(f"{path}: not a state dict that maps names to tensors")
     return state
+
+
+def stated_normalisation(path: str | Path) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Return the mean and the standard deviation by which weights expect images to be normalised.
+
+    A run, a checkpoint of ``ssl-vision fit`` and an exported encoder state them; None for other files.
+    """
+    with local_file(path) as file, suppress(LookupError, TypeError, ValueError, SafetensorError, OSError):
+        file = file.expanduser()
+        if file.suffix == ".safetensors":
+            with safe_open(file, framework="pt") as weights:
+                about = weights.metadata() or {}
+            return tuple(json.loads(about["mean"])), tuple(json.loads(about["std"]))
+        if file.is_dir() or is_checkpoint(file):
+            views = read_checkpoint(file).config["data"]["init_args"]["views"]
+            return tuple(views["mean"]), tuple(views["std"])
+    return None
 
 
 def load_encoder_weights(

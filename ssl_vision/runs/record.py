@@ -15,6 +15,7 @@ from ssl_vision._version import __version__
 from ssl_vision.data import ImageData
 from ssl_vision.data.loading.fingerprint import FileRecord, changes, digest_of_files
 from ssl_vision.errors import InputError
+from ssl_vision.lightning_private import validate_now
 from ssl_vision.runs.checkpoint import CHECKPOINT_KEY, Checkpoint
 from ssl_vision.runs.config import as_yaml
 from ssl_vision.runs.files import atomic_write, partial_file, rename, write_text
@@ -115,6 +116,30 @@ class RunRecord(pl.Callback):
     ) -> None:
         """Add the config, the version of this package, digest and side of the images, and the classes."""
         checkpoint[CHECKPOINT_KEY] = self._record
+
+
+class StartRecord(pl.Callback):
+    """Writes the given weights from which a run starts to ``start.ckpt``, and validates them.
+
+    They are the baseline of what the run achieves. Their metrics are logged with step and epoch −1. This
+    follows `RunRecord`, which locks the directory.
+
+    Args:
+        folder: run directory.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write and validate the weights."""
+        trainer.save_checkpoint(self.folder.start, weights_only=False)
+        loggers, trainer.loggers = trainer.loggers, []  # Lightning would log the metrics at step 0
+        validate_now(trainer)
+        trainer.loggers = loggers
+        row = {name: float(value) for name, value in trainer.callback_metrics.items()} | {"epoch": -1}
+        for logger in loggers:
+            logger.log_metrics(row, step=-1)
 
 
 def early_stopping(trainer: pl.Trainer) -> str | None:

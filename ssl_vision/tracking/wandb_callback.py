@@ -14,7 +14,10 @@ from ssl_vision.tracking.wandb import KNN, best_value, log_checkpoint, remember
 
 Artifacts = Literal["none", "last"]
 
-_COLLAPSED, _SKIPPED = "val/collapsed", "train/skipped_steps"
+_SKIPPED = "train/skipped_steps"
+
+_ALERTS = {"val/collapsed": "collapsed", "val/below_start": "worse than its initial weights"}
+"""Causes of alerts by the metrics that report them."""
 
 
 class WandbCallback(pl.Callback):
@@ -22,8 +25,8 @@ class WandbCallback(pl.Callback):
 
     - Validation metrics have the epoch as their axis. The summary has the best kNN accuracy, with its epoch,
       in ``best/knn_top1`` and ``best/epoch``; ``val/knn_top1`` remains the last value.
-    - Alerts are sent if the representation has collapsed, if steps were skipped, and when the run has
-      finished.
+    - Alerts are sent if the representation has collapsed or is worse than the initial weights, if steps were
+      skipped, and when the run has finished.
     - With ``artifacts``, the checkpoint is uploaded as an artifact when the run ends.
     - A run that is ended by a signal is marked as preempting, so that a W&B sweep reschedules it. With
       ``artifacts``, its last checkpoint is uploaded for the process that continues it.
@@ -62,8 +65,9 @@ class WandbCallback(pl.Callback):
             if name.startswith("val/"):
                 self.run.define_metric(name, step_metric="epoch")
                 self._defined.add(name)
-        if _COLLAPSED in values and float(values[_COLLAPSED]):
-            self._alert("collapsed", f"collapsed at epoch {trainer.current_epoch + 1}", "WARN")
+        for name, cause in _ALERTS.items():
+            if name in values and float(values[name]):
+                self._alert(cause, f"{cause} at epoch {trainer.current_epoch + 1}", "WARN")
         if KNN in values:
             current = (float(values[KNN]), trainer.current_epoch + 1)
             self.run.summary.update(best_value(Run(self.folder.path), current))

@@ -178,10 +178,10 @@ def _pair_rows(comparison: Comparison) -> list[Row]:
 def _accuracy_table(comparison: Comparison) -> Lines:
     """Means of all accuracies that every run has, in percent, by group; empty if there is only one."""
     runs = [run for group in comparison.groups for run in group.runs]
-    every = dict.fromkeys(name for run in comparison.groups[0].runs for name in _accuracies(run))
+    every = dict.fromkeys(name for run in runs for name in _accuracies(run))
     names = [name for name in every if all(run.last(name) is not None for run in runs)]
     rows = []
-    for group in comparison.groups:
+    for group in filter(lambda group: group.runs, comparison.groups):
         values = {name: [run.last(name) or 0.0 for run in group.runs] for name in names}
         means = {name: description_of(name).shown(fmean(own)) for name, own in values.items()}
         rows.append({comparison.by: group.name} | means)
@@ -271,7 +271,7 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
                 "interval": comparison.interval(group),
                 "runs": [
                     {"seed": seed, "folder": str(run.folder.path), "value": value}
-                    for seed, run, value in zip(comparison.seeds, group.runs, group.values, strict=True)
+                    for seed, run, value in zip(comparison.seeds, group.runs, group.values, strict=False)
                 ],
             }
             for group in comparison.groups

@@ -13,7 +13,7 @@ from ssl_vision.runs.config import DATA_OF_ROOT
 from ssl_vision.runs.evaluation_file import OUTCOME, TEST_PREFIXES, chosen_fields, preferred
 from ssl_vision.runs.registry import Run
 
-BASELINES = {"untrained network": "untrained", "raw pixels": "pixels"}
+BASELINES = {"start": "start", "untrained network": "untrained", "raw pixels": "pixels"}
 """Titles of the baselines in tables, and their ``features`` in rows of evaluation.json."""
 
 

@@ -31,7 +31,10 @@ _LENGTH = ("trainer.max_epochs", "trainer.max_steps")
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one setting, one for each seed, and their values in the order of the seeds."""
+    """The runs of one setting, one for each seed, and their values in the order of the seeds.
+
+    The weights from which all runs started are a group without runs.
+    """
 
     name: str
     runs: tuple[Run, ...]
@@ -73,7 +76,7 @@ class Comparison:
     groups: tuple[Group, ...]
     """Groups in descending order of their means. Accuracies are in percent."""
     baselines: Mapping[str, float]
-    """Means of the untrained network and of raw pixels where they were evaluated; accuracies in percent."""
+    """Means of the start, the untrained network and raw pixels where they were evaluated, as the groups'."""
     pairs: tuple[Pair, ...] = ()
     tests: int = 0
     """Number of pairs for which p is corrected, in this comparison and others of the same family."""
@@ -98,7 +101,7 @@ def compare(
     allow: Sequence[str] = (),
     alpha: float = 0.05,
 ) -> Comparison:
-    """Compare groups of runs seed by seed.
+    """Compare groups of runs seed by seed, or one group with the weights from which its runs started.
 
     Args:
         runs: finished runs, evaluated if the metric is in evaluation.json.
@@ -126,6 +129,8 @@ def compare(
     fields = {"protocol": protocol, "layer": layer, "metric": metric, **(row or {})}
     rows = [logged_value(run, metric) if "/" in metric else evaluated_row(run, fields) for run in runs]
     conditions = shared_conditions(runs, rows)
+    if len(members) == 1 and not all("gain" in row for row in rows):
+        raise InputError(f"--by {by}: every run has it as {next(iter(members))}: nothing to compare")
     if baseline is not None and baseline not in members:
         raise InputError(f"--baseline {baseline}: no such group{closest_match(baseline, list(members))}")
     seeds = sorted(set.intersection(*map(set, members.values())))
@@ -144,6 +149,14 @@ def compare(
             if not math.isfinite(value):
                 raise InputError(f"{own[seed].folder.path}: {metric} is {value}, which cannot be compared")
         groups.append(Group(name, tuple(own[seed] for seed in seeds), values))
+    baselines = {
+        title: description.scale * value for title, value in baseline_means(runs, conditions).items()
+    }
+    if len(members) == 1:
+        gain_of = {run: description.scale * row["gain"] for run, row in zip(runs, rows, strict=True)}
+        starts = (value - gain_of[run] for run, value in zip(groups[0].runs, groups[0].values, strict=True))
+        groups.append(Group("start", (), tuple(round(start, 9) for start in starts)))
+        baselines.pop("start")
     comparison = Comparison(
         by=by,
         metric=metric,
@@ -154,9 +167,7 @@ def compare(
         left_out={name: out for name, own in members.items() if (out := tuple(sorted(own.keys() - seeds)))},
         differing=_differing(members, by, allow),
         groups=tuple(sorted(groups, key=lambda group: -group.mean)),
-        baselines={
-            title: description.scale * value for title, value in baseline_means(runs, conditions).items()
-        },
+        baselines=baselines,
     )
     return _tested([comparison], baseline)[0]
 
@@ -256,8 +267,6 @@ def _grouped(runs: Sequence[Run], by: str) -> dict[str, dict[int, Run]]:
                 f"{other.folder.path} and {run.folder.path}: both are {name} with seed {seed}: "
                 f"{hint}name only one of the two runs"
             )
-    if len(groups) < 2:
-        raise InputError(f"--by {by}: every run has it as {next(iter(groups))}: nothing to compare")
     return groups
 
 

@@ -29,7 +29,7 @@ _CONDITIONS = (
 Hyperparameters that a grid search selects may differ.
 """
 
-BASELINES = {"untrained": "the untrained network", "pixels": "raw pixels"}
+BASELINES = {"start": "the start", "untrained": "the untrained network", "pixels": "raw pixels"}
 """Baselines in sentences, by their names in evaluation.json."""
 
 _LAYERS = {
@@ -124,18 +124,23 @@ def _result(run: Run, metric: MetricDescription) -> dict[str, Any] | None:
         "about": ", ".join(about),
         "place": " ".join([*data, row["split"], "split"]),
         "values": shown,
-        "verdict": _verdict(metric, row["value"], {name: each.value for name, each in read.items()}),
+        "verdict": _verdict(metric, Row.read(row), {name: each.value for name, each in read.items()}),
     }
 
 
-def _verdict(metric: MetricDescription, value: float, baselines: dict[str, float]) -> str:
-    """State by how many points the trained network is above or below each baseline."""
+def _verdict(metric: MetricDescription, row: Row, baselines: dict[str, float]) -> str:
+    """State whether pretraining helped, and by how many points it is above or below each baseline."""
+    start = (
+        ""
+        if row.gain is None
+        else f"{metric.long_title} minus that of the start: {row.gain}: {row.gain.verdict}. "
+    )
     parts = []
     for name, other in baselines.items():
-        points = round(metric.scale * (value - other), 2)
+        points = round(metric.scale * (row.value - other), 2)
         side = f"{abs(points):.2f} points {'above' if points > 0 else 'below'}" if points else "equal to"
         parts.append(f"{side} {name}")
-    return f"In {metric.long_title}, it is {' and '.join(parts)}." if parts else ""
+    return start + (f"In {metric.long_title}, it is {' and '.join(parts)}." if parts else "")
 
 
 def _facts(run: Run) -> list[tuple[str, str, str]]:

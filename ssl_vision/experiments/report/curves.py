@@ -39,7 +39,8 @@ _OPEN = 0.25
 def steps_per_epoch(run: Run) -> float:
     """Estimate the steps of an epoch from the logged rows."""
     every = [*run.history, *run.times]
-    return max(((row["step"] + 1) / (row.get("epoch", 0) + 1) for row in every), default=1.0)
+    trained = (row for row in every if row["step"] >= 0)  # without the validation of initial weights
+    return max(((row["step"] + 1) / (row.get("epoch", 0) + 1) for row in trained), default=1.0)
 
 
 def line(run: Run, metric: str, *, most: int = _MOST) -> tuple[list[float | None], list[float | None]]:

@@ -221,7 +221,7 @@ def _check_metric(file: SweepFile, passed: Sequence[str]) -> None:
     choices = (each.values for each in file.parameters.values() if isinstance(each, Choice))
     words = list(map(str, (*file.command, *itertools.chain.from_iterable(choices), *passed)))
     others = [each for each in names_in_command(words) if not each.startswith("ssl_vision.")]
-    known = [*(each.logged_name for each in described()), "val/collapsed"]
+    known = [*(each.logged_name for each in described()), "val/collapsed", "val/below_start"]
     unknown = name.startswith("val/") and description_of(name).logged_name not in known
     if unknown and is_fit(file.command) and not others:
         raise InputError(f"metric.name: no trial logs '{name}'{closest_match(name, known)}")
