@@ -29,6 +29,9 @@ CASES = {
     "compiled views and encoder": "compiled views and encoder",
     "graph, adam, bf16-mixed": "`cuda_graph`",
     "graph, method moco_v2": "`cuda_graph`, MoCo v2",
+    "graph, compiled views and encoder": "`cuda_graph`, compiled views and encoder",
+    "graph, compiled loss": "`cuda_graph`, compiled views, encoder and loss",
+    "graph, all options": "`cuda_graph`, all options of docs/gpu.md",
 }
 PARTS = ("forward", "backward", "optimizer", "next views")
 
@@ -44,8 +47,9 @@ def main() -> None:
     libraries = fake_device.build(args.cache.resolve())
     results = fake_device.run(libraries, TESTS / "device" / "test_training.py", CASES, seconds=1800)
     first = json.loads((RESULTS / "launches_0_1.json").read_text())["rows"]
-    print(f"| case | {' | '.join(PARTS)} | together | graphs | waits | together in 0.1 | waits in 0.1 |")
-    print("|---" * 10 + "|")
+    columns = ["case", *PARTS, "together", "graphs", "kernels in graph", "waits", "together in 0.1"]
+    print(f"| {' | '.join(columns)} | waits in 0.1 |")
+    print("|---" * (len(columns) + 1) + "|")
     for case, title in CASES.items():
         result = results[case]
         if "error" in result:
@@ -56,7 +60,7 @@ def main() -> None:
         ]
         parts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
         whole_step = result["whole"]
-        numbers = [*parts, ends[-1], whole_step["graph"], whole_step["wait"]]
+        numbers = [*parts, ends[-1], whole_step["graph"], result["captured"], whole_step["wait"]]
         before = [f"{number:,}" for number in first[case].values()] if case in first else ["–", "–"]
         print(f"| {title} | " + " | ".join([*(f"{number:,}" for number in numbers), *before]) + " |")
 

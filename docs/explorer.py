@@ -1,8 +1,8 @@
 """Draws docs/explorer.jpg: the section "What the temperature does here" of a run's report, 1,400 pixels wide.
 
-    ssl-vision fit --config configs/pretrain/cifar10_narrow.yaml --model.objective InfoNCE --name cifar10
-    ssl-vision report runs/cifar10
-    python docs/explorer.py runs/cifar10/report.html
+    ssl-vision sweep macl_epochs --workers 1
+    ssl-vision report "runs/macl_epochs/objective=InfoNCE,seed_everything=0" --output report.html
+    python docs/explorer.py report.html
 
 It needs Chromium, chromedriver and selenium. The temperature is 0.1, and the anchor is the sixth image.
 """
@@ -36,7 +36,7 @@ def main(page: str) -> None:
         "((title, end) => [title.left + scrollX, title.top + scrollY, title.width, end.bottom + scrollY])"
         f"({box.format(one('#temperature h2'))}, {box.format(one('.explorer .grid'))})"
     )
-    clip = {"x": left - 16, "y": top - 16, "width": width + 32, "height": bottom - top + 32}
+    clip = {"x": left - 16, "y": top - 16, "width": width + 32, "height": bottom - top + 24}
     clip["scale"] = WIDTH / clip["width"]
     options = {"format": "png", "captureBeyondViewport": True, "clip": clip}
     shot = browser.driver.execute_cdp_cmd("Page.captureScreenshot", options)

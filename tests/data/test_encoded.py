@@ -21,7 +21,7 @@ from settings import TINY
 
 from ssl_vision.data import ImageFolder, Shards, Views
 from ssl_vision.data.datasets.encoded import EncodedImages
-from ssl_vision.data.loading.decoding import open_image, reduced_square, square
+from ssl_vision.data.loading.decoding import decode_square, open_image, square
 from ssl_vision.data.loading.file_listing import Listing
 from ssl_vision.data.loading.fingerprint import digest_of_images
 from ssl_vision.data.loading.loader import Batches
@@ -121,7 +121,7 @@ def equal(first, second):
 def test_reduced_jpeg_is_close_to_exact_square(size):
     content = encoded(picture(5, size), quality=95)
     exact = torch.from_numpy(square(open_image(content), SIDE)).int()
-    reduced = reduced_square(content, SIDE)
+    reduced = decode_square(content, SIDE)
     assert reduced.dtype == torch.uint8
     assert reduced.shape == (3, SIDE, SIDE)
     # The crop at whole pixels may be off by half a pixel of the reduced image.
@@ -132,7 +132,7 @@ def test_reduced_jpeg_is_close_to_exact_square(size):
 def test_jpegs_of_other_modes_are_decoded_to_rgb(mode):
     content = encoded(picture(1).convert(mode), quality=95)
     exact = torch.from_numpy(square(open_image(content), SIDE)).int()
-    assert (reduced_square(content, SIDE).int() - exact).abs().float().mean() < 4
+    assert (decode_square(content, SIDE).int() - exact).abs().float().mean() < 4
 
 
 @pytest.mark.parametrize("place", ["first", "after other headers", "XMP"])
@@ -147,20 +147,20 @@ def test_jpeg_is_rotated_according_to_its_orientation(orientation, place):
         content = content[:2] + 2 * (b"\xff\xef\xff\xff" + bytes(2**16 - 3)) + content[2:]
     upright = ImageOps.exif_transpose(open_image(content))
     expected = torch.from_numpy(square(upright, SIDE)).int()
-    assert (reduced_square(content, SIDE).int() - expected).abs().float().mean() < 4
+    assert (decode_square(content, SIDE).int() - expected).abs().float().mean() < 4
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "BMP"])
 def test_other_formats_are_decoded_exactly(kind):
     content = encoded(picture(3), kind)
     exact = torch.from_numpy(square(open_image(content), SIDE))
-    assert torch.equal(reduced_square(content, SIDE), exact)
+    assert torch.equal(decode_square(content, SIDE), exact)
 
 
 def test_truncated_jpeg_raises_os_error():
     content = encoded(picture(4))
     with pytest.raises(OSError, match="truncated"):
-        reduced_square(content[: len(content) // 2], SIDE)
+        decode_square(content[: len(content) // 2], SIDE)
 
 
 def test_streamed_batches_match_batches_of_stored_squares(photos):
@@ -320,7 +320,7 @@ def test_tar_members_of_any_name_are_read_without_unpacking(tmp_path):
     images = module(root, Shards, workers=0).split("train")
     assert images.classes == ("..", "a\nb", "b")
     assert images.labels.tolist() == 2 * [0, -1, 1, 1, 2, -1]
-    assert (images.images == reduced_square(JPEG, SIDE)).all()
+    assert (images.images == decode_square(JPEG, SIDE)).all()
     assert {path.name for path in tmp_path.rglob("*.jpg")} == set()
 
 
@@ -408,7 +408,7 @@ def test_file_names_with_line_breaks_and_non_utf8_bytes_are_read(tmp_path):
     data = module(tmp_path, workers=1, batch_size=2)
     (batch,) = batches(data)
     assert data.classes == ("a\nb", "\udcff")
-    assert (batch.images == reduced_square(JPEG, SIDE)).all()
+    assert (batch.images == decode_square(JPEG, SIDE)).all()
 
 
 @pytest.mark.parametrize("change", ["removed", "folder", "fifo", "unreadable"])
@@ -428,7 +428,7 @@ def test_file_that_becomes_unreadable_after_listing_is_replaced(tmp_path, change
         paths[0].symlink_to(paths[0])
     with pytest.warns(UserWarning, match=r"0\.jpg cannot be decoded and is replaced by .*1\.jpg"):
         (batch,) = batches(data)
-    assert (batch.images == reduced_square(JPEG, SIDE)).all()
+    assert (batch.images == decode_square(JPEG, SIDE)).all()
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), MemoryError()])

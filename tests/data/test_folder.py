@@ -10,7 +10,7 @@ from PIL import Image
 from torchvision.transforms.functional import center_crop, pil_to_tensor, resize
 
 from ssl_vision.data import ImageFolder
-from ssl_vision.data.loading.decoding import grey_values, open_image, reduced_square, square
+from ssl_vision.data.loading.decoding import decode_square, grey_values, open_image, square
 from ssl_vision.data.loading.file_listing import list_images
 from ssl_vision.errors import InputError
 
@@ -337,7 +337,7 @@ def test_pixels_depend_on_stored_values_and_range(file, pixel_range):
     expected = 255 - expected if inverted else expected
     for pixels in (
         square(open_image(content), 4, pixel_range),
-        reduced_square(content, 4, pixel_range).numpy(),
+        decode_square(content, 4, pixel_range).numpy(),
     ):
         assert (pixels[0] == pixels[1]).all()
         assert (pixels[0] == pixels[2]).all()

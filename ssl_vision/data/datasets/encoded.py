@@ -17,7 +17,7 @@ from torch import Tensor
 from ssl_vision.data.augment.random_views import Views
 from ssl_vision.data.augment.view_parameters import LARGEST_SIDE
 from ssl_vision.data.images import Images
-from ssl_vision.data.loading.decoding import PixelRange, decoding_error, reduced_square
+from ssl_vision.data.loading.decoding import PixelRange, decode_square, decoding_error
 from ssl_vision.data.module import ImageData
 from ssl_vision.errors import InputError, check
 
@@ -226,7 +226,7 @@ class EncodedImages(Images):
         raise failure
 
     def _decoded(self, row: int) -> Tensor:
-        return reduced_square(self._files.content(row), self._side, self._pixel_range)
+        return decode_square(self._files.content(row), self._side, self._pixel_range)
 
 
 def _spread(rows: Tensor, start: int, row: int) -> Iterator[int]:

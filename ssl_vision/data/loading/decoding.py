@@ -236,7 +236,7 @@ def to_rgb(image: Image.Image, pixel_range: PixelRange | None = None) -> Image.I
     return Image.fromarray(255 - pixels if grey.inverted else pixels).convert("RGB")
 
 
-def reduced_square(content: bytes, side: int, pixel_range: PixelRange | None = None) -> Tensor:
+def decode_square(content: bytes, side: int, pixel_range: PixelRange | None = None) -> Tensor:
     """Decode an image file to RGB (3, side, side).
 
     JPEG files are decoded at the smallest scale (1/8, 2/8, …, 1) at which they still cover the square, which
@@ -257,7 +257,7 @@ def reduced_square(content: bytes, side: int, pixel_range: PixelRange | None = N
         >>> from PIL import Image
         >>> file = io.BytesIO()
         >>> Image.new("RGB", (500, 375), "red").save(file, "JPEG")
-        >>> reduced_square(file.getvalue(), 96)[:, 0, 0]
+        >>> decode_square(file.getvalue(), 96)[:, 0, 0]
         tensor([254,   0,   0], dtype=torch.uint8)
     """
     if not content.startswith(_JPEG_START):

@@ -160,7 +160,7 @@ const explorer = async (frame) => {
       });
     };
     const pushes = histogram(cosines, 0.04, "var(--accent)", { y: negatives.map((j) => shares[j]), histfunc: "sum", yaxis: "y2" });
-    drawn(".density", [histogram(cosines, 0.04, "var(--soft)"), pushes], { title: { text: "cosine with the anchor" } }, batch.positives[anchor], "positive", "var(--good)");
+    drawn(".density", [histogram(cosines, 0.04, "var(--soft)"), pushes], { title: { text: "cosine with the anchor" }, range: [-1, 1.25] }, batch.positives[anchor], "positive", "var(--good)");
     const size = Math.max(1, ...weights) / 50;
     const both = [histogram(difficulty, size, "var(--soft)"), histogram([...weights], size, "var(--accent)")];
     drawn(".spread", both, { title: { text: "weight of an anchor" }, range: [0, 51 * size] }, difficulty[anchor], "W", "var(--bad)");
