@@ -126,7 +126,7 @@ ATTRIBUTES_BY_NAME = {
     "callbacks/skip_nonfinite.py": "found_inf, which torch's gradient scaling sets",
     "methods/optimizer.py": "options; torch's mark of optimizers that read found_inf",
     "methods/lars.py": "found_inf and grad_scale, likewise",
-    "data/module.py": "the data module, which Lightning sets where it is given one",
+    "data/module.py": "the data module, which Lightning sets where it is given one; modules' use of labels",
     "data/datasets/map_style.py": "length, items and classes of a user's data set",
     "data/datasets/torchvision_data.py": "a data set of torchvision by name; the names of its classes",
     "data/datasets/encoded.py": "sched_getaffinity, of some systems",

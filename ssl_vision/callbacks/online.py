@@ -55,6 +55,7 @@ class OnlineProbe(pl.Callback):
         >>> trainer = pl.Trainer(callbacks=[callback], logger=False, enable_checkpointing=False)
     """
 
+    reads_labels = True
     layer: nn.Linear
     _optimizer: torch.optim.SGD
 

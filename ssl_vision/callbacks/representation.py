@@ -41,6 +41,8 @@ class RepresentationMetrics(pl.Callback):
     each query are measured on the backbone.
 
     ``trainer.check_val_every_n_epoch`` sets the interval, and ``data.val`` selects the images.
+    ``time/val_images`` is the number of images that kNN classifies, and ``time/leave_one_out`` is 1 if the
+    bank of each is all others.
 
     **In your own LightningModule**, pass the validation loaders of the queries and of the bank, whose batches
     have the labels at index 1, and return the representations from ``validation_step``, as the methods of
@@ -106,10 +108,12 @@ class RepresentationMetrics(pl.Callback):
         """Create empty metrics."""
         device, data, loaders = pl_module.device, image_data(trainer), trainer.val_dataloaders
         classes = self.num_classes or (None if data is None else data.num_classes)
-        if classes and isinstance(loaders, (list, tuple)) and len(loaders) > BANK:
+        alone = data is not None and data.leaves_one_out
+        if classes and (alone or (isinstance(loaders, (list, tuple)) and len(loaders) > BANK)):
             k = (ImageData if data is None else data).knn_k if self.k is None else self.k
-            knn = KNNAccuracy(num_classes=classes, k=k, temperature=self.temperature)
-            self._knn = knn.to(device)
+            self._knn = KNNAccuracy(
+                num_classes=classes, k=k, temperature=self.temperature, leave_one_out=alone
+            ).to(device)
         if data is not None and data.superclasses is not None:
             self._superclasses = data.superclasses.to(device)
             self._ranking = Ranking().to(device)
@@ -157,6 +161,10 @@ class RepresentationMetrics(pl.Callback):
         if self._knn is not None and (top1 := _accuracy(self._knn)) is not None:
             pl_module.log("val/knn_top1", top1, prog_bar=True, sync_dist=True)
             self._compare_with_start(trainer, pl_module, self._knn.correct.cpu())
+            images = float(sum((labels >= 0).sum() for labels in self._knn.query_labels))
+            pl_module.log("time/val_images", images, sync_dist=True, reduce_fx="sum")
+            if self._knn.leave_one_out:
+                pl_module.log("time/leave_one_out", 1.0, sync_dist=True)
         elif _is_start(trainer):
             rank_zero_info("not checked against the initial weights: validation has no labelled images")
         ranks: dict[str, float] = {}

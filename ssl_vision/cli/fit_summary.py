@@ -8,6 +8,7 @@ from typing import Any
 from ssl_vision.cli.config_objects import outside_classes
 from ssl_vision.data import ImageData
 from ssl_vision.descriptions import described, description_of
+from ssl_vision.metrics.accuracy_difference import wilson_interval
 from ssl_vision.progress import duration, epochs_text, number
 from ssl_vision.runs.checkpoint import Checkpoint
 from ssl_vision.runs.config import significant
@@ -139,11 +140,26 @@ def validations(run: Run) -> list[list[str]]:
         return []
     longest = max(curves.values(), key=len)
     places = (0, -1) if len(longest) > 1 else (-1,)
-    head = ["", *(f"epoch {longest[place][1] + 1}" for place in places)]
-    return [
-        head,
-        *([name, *(_value(name, curve[place][2]) for place in places)] for name, curve in curves.items()),
-    ]
+    table = [["", *(f"epoch {longest[place][1] + 1}" for place in places)]]
+    for name, curve in curves.items():
+        values = (curve[place][2] for place in places)
+        table.append([name, *(validation_value(name, value, run.validated_images) for value in values)])
+    return table
+
+
+def validation_value(name: str, value: float, images: float | None) -> str:
+    """Format a value of a validation, an accuracy with half its 95 % interval and the number of images.
+
+    Args:
+        name: name under which the value is logged.
+        value: the value.
+        images: number of images that were classified; None omits the interval.
+    """
+    text = description_of(name).text(value, ".4g")
+    if images is None or not name.endswith("_top1"):
+        return text
+    low, high = wilson_interval(value, images)
+    return f"{text} ± {50 * (high - low):.1f} ({images:,.0f} images)"
 
 
 def validated(checkpoint: Checkpoint, values: Mapping[str, float]) -> str:
@@ -153,10 +169,7 @@ def validated(checkpoint: Checkpoint, values: Mapping[str, float]) -> str:
         checkpoint: the checkpoint.
         values: values by the names under which they are logged.
     """
-    lines = [[f"  {name}", _value(name, values[name])] for name in sorted(values)]
+    images = values.get("time/val_images")
+    lines = [[f"  {name}", validation_value(name, values[name], images)] for name in sorted(values)]
     head = f"{checkpoint.path}, after {epochs_text(checkpoint.epoch)}"
     return f"{head}\n{aligned(lines)}" if lines else head
-
-
-def _value(name: str, value: float) -> str:
-    return description_of(name).text(value, ".4g")

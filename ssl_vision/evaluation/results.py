@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -17,7 +16,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.knn_measurement import KNN
 from ssl_vision.evaluation.measurement import Classifier, labels_text
 from ssl_vision.evaluation.protocol import Protocol
-from ssl_vision.metrics import AccuracyDifference
+from ssl_vision.metrics.accuracy_difference import AccuracyDifference, wilson_interval
 from ssl_vision.runs.evaluation_file import Variant, stated_differences, variant_of
 from ssl_vision.runs.files import write_text
 from ssl_vision.tables import aligned, html_table
@@ -88,13 +87,10 @@ class Row:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % interval of an accuracy over many test sets of this size, after Wilson (1927)."""
+        """95 % interval of an accuracy over many test sets of this size; see `wilson_interval`."""
         if not self.metric.endswith("_top1") or "test_images" not in self.conditions:
             return None
-        z, n = 1.959964, self.conditions["test_images"]
-        centre = (self.value + z**2 / (2 * n)) / (1 + z**2 / n)
-        half = z / (1 + z**2 / n) * math.sqrt(self.value * (1 - self.value) / n + z**2 / (4 * n**2))
-        return centre - half, centre + half
+        return wilson_interval(self.value, self.conditions["test_images"])
 
     @property
     def gain(self) -> AccuracyDifference | None:

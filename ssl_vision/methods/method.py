@@ -432,6 +432,11 @@ class Method(pl.LightningModule, ABC):
                 setattr(self.get_submodule(path), own_name, saved[name].to(buffer.device))
 
     @property
+    def reads_labels(self) -> bool:
+        """True if training reads labels, by default if the objective does; see `ImageData.leaves_one_out`."""
+        return "labels" in self._contract.required_inputs
+
+    @property
     def _contract(self) -> Objective:
         return as_objective(self.objective)
 

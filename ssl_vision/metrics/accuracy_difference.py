@@ -1,9 +1,26 @@
-"""The difference of two accuracies on the same images, with its interval."""
+"""Intervals of an accuracy, and of the difference of two accuracies on the same images."""
 
 import math
 from typing import NamedTuple, Self
 
 from torch import Tensor
+
+_Z = 1.959964
+"""Quantile 0.975 of the standard normal distribution."""
+
+
+def wilson_interval(accuracy: float, images: float) -> tuple[float, float]:
+    """Return the 95 % interval of an accuracy over many sets of this number of images (Wilson 1927).
+
+    Example:
+        >>> low, high = wilson_interval(0.3, 30)
+        >>> round(low, 3), round(high, 3)
+        (0.167, 0.479)
+    """
+    n = images
+    centre = (accuracy + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    half = _Z / (1 + _Z**2 / n) * math.sqrt(accuracy * (1 - accuracy) / n + _Z**2 / (4 * n**2))
+    return centre - half, centre + half
 
 
 class AccuracyDifference(NamedTuple):
@@ -45,7 +62,7 @@ class AccuracyDifference(NamedTuple):
         only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
         p, q = (only_first + 1) / (n + 2), (only_second + 1) / (n + 2)
         d = p - q
-        half = 1.959964 * math.sqrt((p + q - d**2) / (n + 2))
+        half = _Z * math.sqrt((p + q - d**2) / (n + 2))
         return cls((only_first - only_second) / n, d - half, d + half, n)
 
     def __str__(self) -> str:

@@ -172,6 +172,7 @@ def knn_table(
     metric: Literal["cosine", "euclidean"] = "cosine",
     backend: Literal["auto", "faiss", "torch"] = "auto",
     dtype: torch.dtype = torch.float32,
+    leave_one_out: bool = False,
 ) -> list[KNNScore]:
     """Compute the accuracies of k-nearest-neighbour classification for all ``ks`` and ``temperatures``.
 
@@ -192,6 +193,8 @@ def knn_table(
             the features.
         backend: As in `nearest`.
         dtype: As in `nearest`.
+        leave_one_out: The bank is the queries, and no query is a neighbour of itself. Other rows with the
+            same features are neighbours.
 
     Returns:
         A score for each temperature and each k, in the order given.
@@ -222,13 +225,17 @@ def knn_table(
     queries, truth = select(queries, truth != UNLABELLED), truth[truth != UNLABELLED]
     bank, labels = select(bank, labels != UNLABELLED), labels[labels != UNLABELLED]
     check_range(truth, num_classes, "labels of the queries")
-    used = [min(k, len(bank)) for k in ks]
-    if max(ks) > len(bank):
-        warnings.warn(f"kNN with k = {max(ks)}, but the bank has {len(bank)} rows", stacklevel=2)
+    others = len(bank) - leave_one_out
+    used = [min(k, others) for k in ks]
+    if max(ks) > others:
+        warnings.warn(f"kNN with k = {max(ks)}, but the bank has {others} rows", stacklevel=2)
     else:
         warn_of_large_k(max(ks), labels)
     increasing = sorted(set(used))
-    neighbours = nearest(queries, bank, k=increasing[-1], backend=backend, metric=metric, dtype=dtype)
+    searched = increasing[-1] + leave_one_out
+    neighbours = nearest(queries, bank, k=searched, backend=backend, metric=metric, dtype=dtype)
+    if leave_one_out:
+        neighbours = _without_own_row(neighbours)
     table = []
     for temperature in temperatures:
         scores = votes(neighbours, labels, num_classes, ks=increasing, temperature=temperature)
@@ -237,6 +244,14 @@ def knn_table(
             top1, top5 = ((ranks[k] < top).double().mean().item() for top in (1, TOP))
             table.append(KNNScore(k, temperature, top1, top5 if num_classes >= TOP else None, ranks[k] < 1))
     return table
+
+
+def _without_own_row(neighbours: Neighbours) -> Neighbours:
+    """Remove each query's own row, or the last neighbour if equal rows before it displace the own one."""
+    index = neighbours.index
+    removed = index == torch.arange(len(index), device=index.device)[:, None]
+    removed[:, -1] |= ~removed.any(dim=1)
+    return Neighbours(*(each[~removed].view(len(index), -1) for each in neighbours))
 
 
 class KNNAccuracy(RepresentationMetric):
@@ -253,6 +268,7 @@ class KNNAccuracy(RepresentationMetric):
         k: Number of neighbours. If the bank is smaller, all of it votes, with a warning. There is also a
             warning if a class has fewer than k rows in the bank.
         temperature: Temperature of the vote; None gives every neighbour the weight 1.
+        leave_one_out: The bank of each query is all other queries; ``update`` is called with queries only.
         kwargs: Options of `torchmetrics.Metric`.
 
     Attributes:
@@ -285,13 +301,15 @@ class KNNAccuracy(RepresentationMetric):
     correct: Tensor
 
     def __init__(
-        self, *, num_classes: int, k: int = 200, temperature: float | None = 0.1, **kwargs: Any
-    ) -> None:
+        self, *, num_classes: int, k: int = 200, temperature: float | None = 0.1,
+        leave_one_out: bool = False, **kwargs: Any,
+    ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         check("num_classes", num_classes, at_least=1)
         check("k", k, at_least=1)
         check("temperature", temperature, above=0)
         self.num_classes, self.k, self.temperature = num_classes, k, temperature
+        self.leave_one_out = leave_one_out
         for name in ("bank_features", "bank_labels", "query_features", "query_labels"):
             self.add_state(name, default=[], dist_reduce_fx="cat")
 
@@ -320,12 +338,15 @@ class KNNAccuracy(RepresentationMetric):
             ValueError: the bank or the queries have no labelled row, or a label is out of range.
         """
         missing = "KNNAccuracy: no labelled row with split="
+        queries = joined(self.query_features, f"{missing}'query'")
+        truth = joined(self.query_labels, f"{missing}'query'")
+        bank, labels = queries, truth
+        if not self.leave_one_out:
+            bank = joined(self.bank_features, f"{missing}'bank'")
+            labels = joined(self.bank_labels, f"{missing}'bank'")
         (score,) = knn_table(
-            joined(self.query_features, f"{missing}'query'"),
-            joined(self.query_labels, f"{missing}'query'"),
-            joined(self.bank_features, f"{missing}'bank'"),
-            joined(self.bank_labels, f"{missing}'bank'"),
-            num_classes=self.num_classes, ks=(self.k,), temperatures=(self.temperature,),
+            queries, truth, bank, labels, num_classes=self.num_classes, ks=(self.k,),
+            temperatures=(self.temperature,), leave_one_out=self.leave_one_out,
         )  # fmt: skip
         self.correct = score.correct
         return torch.tensor(score.top1, dtype=torch.float64, device=self.device)

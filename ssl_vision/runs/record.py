@@ -137,9 +137,10 @@ class StartRecord(pl.Callback):
         loggers, trainer.loggers = trainer.loggers, []  # Lightning would log the metrics at step 0
         validate_now(trainer)
         trainer.loggers = loggers
-        row = {name: float(value) for name, value in trainer.callback_metrics.items()} | {"epoch": -1}
+        metrics = trainer.callback_metrics.items()
+        row = {name: float(value) for name, value in metrics if name.startswith("val/")}
         for logger in loggers:
-            logger.log_metrics(row, step=-1)
+            logger.log_metrics(row | {"epoch": -1}, step=-1)
 
 
 def early_stopping(trainer: pl.Trainer) -> str | None:

@@ -208,8 +208,15 @@ class Run:
         return max(reversed(preferred(rows, self.config)), key=priority, default=None)
 
     @property
+    def validated_images(self) -> float | None:
+        """Number of images on which the accuracies in metrics.csv are measured; None if it is unknown."""
+        return last_value(self.times, "time/val_images")
+
+    @property
     def validated_on(self) -> str:
         """Description of the images on which the accuracies in metrics.csv are measured."""
+        if last_value(self.times, "time/leave_one_out"):
+            return "labelled train images, leaving one out"
         descriptions = {"test": "test images", "val": "validation images"}
         unknown = self.setting("data.val") == "auto" and self.setting("data") not in _WITHOUT_VALIDATION
         return descriptions.get(

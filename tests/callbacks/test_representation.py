@@ -23,6 +23,7 @@ from ssl_vision.metrics import (
     lidar,
     rank_correlation,
 )
+from ssl_vision.objectives import SupCon
 from ssl_vision.runs.config import differences
 
 SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 0}
@@ -58,6 +59,20 @@ def test_logged_metrics_match_direct_computation(val):
         expected = representation.compute() | {"alignment": alignment.compute()}
         for key, value in expected.items():
             assert logged[f"val/{key}{suffix}"] == pytest.approx(float(value), rel=1e-4), key
+
+
+def test_few_labels_are_left_out_one_by_one_unless_the_objective_reads_them(monkeypatch):
+    monkeypatch.setattr(Digits, "few_labels", 2000)
+    data, model = Digits(seed=0), SimCLR(**SMALL)
+    (logged,) = validate(model, data)
+    features = embed(model, data.split("train"), data.views)["backbone"]
+    knn = KNNAccuracy(num_classes=10, k=7, temperature=0.2, leave_one_out=True)
+    knn.update(features, data.split("train").labels, "query")
+    assert logged["val/knn_top1"] == pytest.approx(float(knn.compute()))
+    assert (logged["time/val_images"], logged["time/leave_one_out"]) == (1437, 1)
+    logged, _ = validate(SimCLR(**SMALL, objective=SupCon()), data)
+    assert logged["time/val_images"] == 144
+    assert "time/leave_one_out" not in logged
 
 
 def test_extended_option_adds_effective_rank_and_lidar():

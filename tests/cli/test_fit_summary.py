@@ -2,11 +2,14 @@
 
 import re
 import time
+from functools import partial
 
+import numpy as np
 import pytest
 import yaml
 from PIL import Image
 from pytorch_lightning.callbacks import Timer
+from scipy import stats
 from settings import TINY
 
 from ssl_vision.cli.fit_summary import nothing_left, summary
@@ -14,6 +17,11 @@ from ssl_vision.data import ImageFolder
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 from ssl_vision.runs.registry import Run
+
+
+def wilson(accuracy):
+    return stats.binomtest(round(40 * accuracy), 40).proportion_ci(method="wilson")
+
 
 CONFIG = {
     "seed_everything": 3,
@@ -127,6 +135,39 @@ def test_summary_states_k_only_if_knn_accuracy_was_measured(folder):
     assert "validation on held-out train images\n" in summary(Run(path))
 
 
+def test_summary_states_number_of_validation_images_and_intervals(folder):
+    path = folder()
+    times = path / "times.csv"
+    times.write_text(
+        re.sub("$", ",time/val_images,time/leave_one_out", times.read_text(), count=1, flags=re.M)
+        .replace("11,2,4,20,3.6,1000,", "11,2,4,20,3.6,1000,,40,1")
+    )  # fmt: skip
+    lines = summary(Run(path)).splitlines()
+    assert "  validation on labelled train images, leaving one out" in lines
+    half = [50 * (high - low) for low, high in map(wilson, (0.25, 0.75))]
+    shown = f"25.00 % ± {half[0]:.1f} (40 images)  75.00 % ± {half[1]:.1f} (40 images)"
+    assert f"  val/knn_top1  {shown}" in lines
+    assert [line.split() for line in lines if "val/rankme" in line] == [["val/rankme", "1.25", "20.5"]]
+
+
+def test_fit_of_few_labelled_images_validates_on_all_of_them(tmp_path, capsys):
+    generator = np.random.default_rng(0)
+    for number in range(24):
+        file = tmp_path / "images" / "ab"[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(file)
+    options = [f"--data.root={tmp_path / 'images'}", "--data.image_size=8", "--data.views.size=8"]
+    run = partial(fit, tmp_path, *options, "--data.batch_size=8", data="ImageFolder")
+    assert run() == 0
+    printed = capsys.readouterr().out
+    assert "validation on labelled train images, leaving one out, kNN with k = 5" in printed
+    assert "(24 images)" in printed
+    assert main(["validate", str(tmp_path / "run")]) == 0
+    assert "(24 images)" in capsys.readouterr().out
+    assert run("--online_probe=true", "--data.val_share=0.25", "--overwrite=true") == 0
+    assert "(6 images)" in capsys.readouterr().out
+
+
 def test_summary_of_single_validation_has_one_column(folder):
     path = folder()
     rows = (path / "metrics.csv").read_text().splitlines()
@@ -139,8 +180,8 @@ def test_summary_of_single_validation_has_one_column(folder):
     ]
 
 
-def fit(tmp_path, *options):
-    return main(["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, *options])
+def fit(tmp_path, *options, data="Digits"):
+    return main(["fit", f"--runs_dir={tmp_path}", "--name=run", f"--data={data}", *TINY, *options])
 
 
 def test_fit_prints_summary_and_quiet_prints_only_folder(tmp_path, capsys):

@@ -207,6 +207,55 @@ def test_too_few_labels_for_validation_raise_input_error():
         Toy(labels=labels).val_dataloader()
 
 
+class Few(Toy):
+    few_labels = 31  # one more than there are
+
+
+class Unlabelled(Recorder):
+    reads_labels = False
+
+
+class Probe(pl.Callback):
+    reads_labels = True
+
+
+@pytest.mark.parametrize(
+    ("data", "module", "callbacks", "alone"),
+    [
+        (Few(), Unlabelled(), [], True),
+        (Toy(val="leave_one_out"), Unlabelled(), [], True),
+        (Toy(), Unlabelled(), [], False),
+        (Few(val="train"), Unlabelled(), [], False),
+        (Few(), Recorder(), [], False),  # does not state that it reads no labels
+        (Few(), Unlabelled(), [Probe()], False),
+    ],
+    ids=["few labels", "chosen", "more labels", "held out", "unknown module", "callback"],
+)
+def test_queries_left_out_one_by_one_are_all_labelled_images_and_train_without_labels(
+    tmp_path, data, module, callbacks, alone
+):
+    recorded = fit(module, data, tmp_path, epochs=1, callbacks=callbacks)
+    labels = torch.cat([batch.labels for _, batch in recorded["queries"]])
+    trained = torch.cat([batch.labels for _, batch in recorded["train"]])
+    assert data.leaves_one_out == alone
+    assert torch.equal(labels, data.labels[data.labels >= 0]) == alone
+    assert bool(recorded["bank"]) != alone
+    assert bool((trained >= 0).any()) != alone
+
+
+def test_leave_one_out_uses_a_validation_split_if_there_is_one():
+    class Split(Few):
+        def has(self, split):
+            return True
+
+    assert not Split().leaves_one_out
+
+
+def test_leave_one_out_refuses_training_that_reads_labels(tmp_path):
+    with pytest.raises(InputError, match=r"reads labels, but --data\.val leave_one_out hides them"):
+        fit(Unlabelled(), Toy(val="leave_one_out"), tmp_path, callbacks=[Probe()])
+
+
 def test_joined_batches_of_two_processes_match_single_process():
     shares = []
     for rank in (0, 1):

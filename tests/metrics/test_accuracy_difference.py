@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from ssl_vision.metrics import AccuracyDifference
+from ssl_vision.metrics.accuracy_difference import wilson_interval
 
 
 def pairs(shares, shape, seed=0):
@@ -45,3 +47,9 @@ def test_verdict_depends_on_the_interval():
 def test_other_images_are_refused():
     with pytest.raises(ValueError, match="the same images, got 3 and 2"):
         AccuracyDifference.of(torch.ones(3, dtype=torch.bool), torch.ones(2, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(("correct", "images"), [(9, 30), (0, 5), (200, 200)])
+def test_interval_of_accuracy_equals_scipy(correct, images):
+    expected = stats.binomtest(correct, images).proportion_ci(method="wilson")
+    assert wilson_interval(correct / images, images) == pytest.approx((expected.low, expected.high), abs=1e-6)

@@ -55,6 +55,13 @@ SEARCH = (FEATURES, LABELS, OTHER, TRUTH)
 CASES = {
     "Alignment": Case(VIEWS, metric=m.Alignment, empty="no pairs"),
     "KNNAccuracy": Case(SEARCH, lambda *rows: table(*rows)[1][0], knn, **SPLITS),
+    "KNNAccuracy, leave one out": Case(
+        LABELLED,
+        lambda *rows: m.knn_table(*rows, *rows, num_classes=5, ks=(7,), leave_one_out=True)[0].top1,
+        lambda: m.KNNAccuracy(num_classes=5, k=7, leave_one_out=True),
+        update=lambda metric, *rows: metric.update(*rows, "query"),
+        **{key: SPLITS[key] for key in ("empty", "below")},
+    ),
     "LiDAR": Case(
         VIEWS, lambda *x: m.lidar(torch.stack(x, 1), delta=0.01), lambda: m.LiDAR(0.01), empty="no images"
     ),

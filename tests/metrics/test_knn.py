@@ -5,10 +5,13 @@ import warnings
 from functools import partial
 
 import knn_oracle
+import numpy as np
 import pytest
 import torch
 from knn_oracle import BACKENDS, by_loops
 from lightly.utils.benchmarking import knn_predict
+from sklearn.model_selection import LeaveOneOut, cross_val_score
+from sklearn.neighbors import KNeighborsClassifier
 
 from ssl_vision.metrics import KNNAccuracy, Neighbours, knn, knn_table, nearest, vote
 
@@ -78,6 +81,46 @@ def test_accuracy_equals_loops_and_ignores_unlabelled_rows(k, temperature):
     metric.update(bank, torch.full_like(labels, -1), "query")
     assert 0.2 < expected < 1.0
     assert metric.compute().item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_leave_one_out_matches_loops_without_each_query_but_with_its_duplicates(backend, metric):
+    rows, labels = some_unlabelled(0, 60)
+    rows[40:45], rows[-3:] = rows[:5], rows[0]  # of different classes
+    options = {"num_classes": SEVEN, "temperatures": TEMPERATURES, "metric": metric, "backend": backend}
+    ks = (1, 3, 20)
+    table = knn_table(rows, labels, rows, labels, ks=ks, **options, leave_one_out=True)
+    labelled = (labels >= 0).nonzero().flatten().tolist()
+    for score, (temperature, k) in zip(table, [(t, k) for t in TEMPERATURES for k in ks], strict=True):
+        correct = []
+        for row in labelled:
+            other = torch.arange(60) != row
+            query = rows[row, None], labels[row, None], rows[other], labels[other]
+            correct += by_loops(*query, k, temperature, metric, classes=SEVEN, tops=(1,))
+        assert score.correct.tolist() == [bool(each) for each in correct]
+
+
+@pytest.mark.parametrize(("k", "temperature"), [(1, None), (9, None), (9, 0.2)])
+def test_leave_one_out_accuracy_equals_scikit_learn(k, temperature):
+    rows, labels = clusters(0, 120, spread=2.0)
+    metric = KNNAccuracy(num_classes=CLASSES, k=k, temperature=temperature, leave_one_out=True)
+    for part, classes in zip(rows.split(50), labels.split(50), strict=True):
+        metric.update(part, classes, "query")
+    weights = (lambda distances: np.exp(-distances / temperature)) if temperature else "uniform"
+    classifier = KNeighborsClassifier(k, weights=weights, metric="cosine")
+    expected = cross_val_score(classifier, rows.double(), labels, cv=LeaveOneOut()).mean()
+    assert 0.2 < expected < 1.0
+    assert metric.compute().item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_leave_one_out_votes_of_at_most_all_other_rows():
+    with pytest.warns(UserWarning, match="k = 200, but the bank has 3 rows"):
+        (score,) = knn_table(
+            torch.ones(4, 2), torch.tensor([0, 0, 0, 1]), torch.ones(4, 2), torch.tensor([0, 0, 0, 1]),
+            num_classes=2, temperatures=(None,), leave_one_out=True,
+        )  # fmt: skip
+    assert (score.k, score.correct.tolist()) == (3, [True, True, True, False])
 
 
 def test_equal_votes_go_to_the_lower_class():

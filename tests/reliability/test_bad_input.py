@@ -554,7 +554,7 @@ DATA = [
     ),
     Case(
         "one query",
-        f"fit {FOLDER}",
+        f"fit {FOLDER} --data.val=train",
         r"val_share 0\.1 leaves 1 queries and 11 labelled bank images, but 2 and 1 are required; .*",
         lambda here, run: images(here, *(f"a/{number}.png" for number in range(12))),
     ),

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from numpy.typing import NDArray
@@ -49,6 +49,8 @@ class EncodedData(ImageData):
     Raises:
         InputError: image_size is not in 1..4096, or pixel_range is empty.
     """
+
+    few_labels: ClassVar[int] = 2000
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ssl_vision.cli.fit_summary import validation_value
 from ssl_vision.descriptions import MetricDescription, described, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.results import Row, table
@@ -149,7 +150,8 @@ def _facts(run: Run) -> list[tuple[str, str, str]]:
     knn, rank, loss = (run.last(metric.logged_name) for metric in (VALIDATED, _RANK, _LOSS))
     if knn is not None:
         about = f"last validation, {run.validated_on}, k = {run.setting('metrics.k') or 200}"
-        facts.append((VALIDATED.text(knn), VALIDATED.long_title, about))
+        value = validation_value(VALIDATED.logged_name, knn, run.validated_images)
+        facts.append((value, VALIDATED.long_title, about))
     if rank is not None:
         facts.append((_RANK.text(rank, plain=".1f"), _RANK.title, "last validation, backbone"))
     if loss is not None:

@@ -25,6 +25,7 @@ from ssl_vision.experiments.report import accuracies, curves, gallery, report
 from ssl_vision.experiments.report.context import ReportContext, distinct
 from ssl_vision.experiments.report.page import Missing
 from ssl_vision.main import main
+from ssl_vision.metrics.accuracy_difference import wilson_interval
 from ssl_vision.runs.registry import Run
 
 SECTIONS = [
@@ -184,7 +185,9 @@ def test_summary_states_training_and_accuracy(evaluated_run, page):
     assert "kNN top-1protocol macl, k = 5, T = 0.1" in opening
     assert f"{100 * accuracy['knn_top1']['value']:.2f}" in opening
     validation = 100 * run.last("val/knn_top1")
-    assert f"{validation:.2f} %kNN top-1last validation, held-out train images, k = 5" in opening
+    low, high = wilson_interval(validation / 100, 144)
+    shown = f"{validation:.2f} % ± {50 * (high - low):.1f} (144 images)"
+    assert f"{shown}kNN top-1last validation, held-out train images, k = 5" in opening
     assert opening.count("MACL") == opening.count("Digits") == opening.count("ResNet") == 1
     assert [element["class"] for element in page.all("ul")][:2] == ["examples", "facts"]
 
