@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import pytorch_lightning as pl
 import torch
@@ -30,7 +30,7 @@ from ssl_vision.methods.checks import (
 from ssl_vision.methods.cuda_graph import GraphedTraining, count_step
 from ssl_vision.methods.optimizer import OptimizerRule
 from ssl_vision.methods.outputs import Layers, ViewOutputs
-from ssl_vision.methods.parameter_groups import freeze
+from ssl_vision.methods.parameter_groups import evaluate_frozen, freeze
 from ssl_vision.methods.projection import HeadBatchNorm, last_relu, projection_head
 from ssl_vision.objectives import InfoNCE, Objective, PairSet, as_objective, in_chunks
 from ssl_vision.objectives.gather import equal_shares, is_distributed
@@ -282,6 +282,12 @@ class Method(pl.LightningModule, ABC):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(fold(self._seed, stream) if stream else self._seed)
             yield
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training or evaluation mode; frozen modules always remain in evaluation mode."""
+        super().train(mode)
+        evaluate_frozen(self, self.optimizer_rule.freeze)
+        return self
 
     def on_train_start(self) -> None:
         """Prepare the CUDA graph, and the objective of a run that continues within an epoch."""

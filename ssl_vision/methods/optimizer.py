@@ -37,7 +37,8 @@ class OptimizerRule:
         layer_decay: factor of the learning rate from each layer of the encoder to the previous one (Clark et
             al. 2020; BEiT); 1 gives all layers the same rate.
         freeze: names of modules or parameters that are not trained, such as ``backbone.network.patch_embed``
-            (Chen et al. 2021, MoCo v3). Running statistics of BatchNorm in them are still updated.
+            (Chen et al. 2021, MoCo v3). These modules are in evaluation mode: dropout is off, and BatchNorm
+            normalises with its running statistics, which do not change.
         momentum: momentum of ``"sgd"``, ``"lars"`` and ``"muon"``.
         schedule: schedule of the learning rate: ``"constant"``, or ``"cosine"`` to 0.001 ``lr`` over the run.
         warmup_epochs: epochs of linear rise from 0, with the cosine schedule.
@@ -100,7 +101,8 @@ class OptimizerRule:
 
         Args:
             module: the module, on its training device. The parameters of ``freeze`` no longer require
-                gradients.
+                gradients, and its modules are put into evaluation mode. A `Method` keeps them there; call
+                ``optimizer`` after ``train()`` of any other module.
             capturable: make the step capturable by a CUDA graph.
 
         Raises:

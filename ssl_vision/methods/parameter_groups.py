@@ -62,7 +62,7 @@ def parameter_groups(
 
 
 def freeze(module: nn.Module, names: Sequence[str]) -> None:
-    """Exclude parameters from training.
+    """Exclude parameters from training, and put the named modules into evaluation mode.
 
     Args:
         module: the module.
@@ -83,3 +83,16 @@ def freeze(module: nn.Module, names: Sequence[str]) -> None:
             )
         for key in chosen:
             parameters[key].requires_grad_(False)
+    evaluate_frozen(module, names)
+
+
+def evaluate_frozen(module: nn.Module, names: Sequence[str]) -> None:
+    """Put submodules into evaluation mode, and their copies in a momentum network.
+
+    Args:
+        module: the module.
+        names: names of the submodules; others are ignored.
+    """
+    for name, submodule in module.named_modules():
+        if name.removeprefix("momentum_") in names:
+            submodule.eval()

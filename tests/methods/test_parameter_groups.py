@@ -135,3 +135,31 @@ def test_frozen_parts_keep_their_weights_and_the_others_train(tmp_path, capsys):
     )
     assert fit(tmp_path, "c", "--model.optimizer.freeze=[backbone, head]") == 2
     assert "optimizer.freeze leaves nothing to train" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("names", [["backbone.bn1", "backbone.layer1"], ["backbone"]])
+def test_frozen_modules_keep_their_batch_norm_statistics(names, tmp_path):
+    frozen = ["--model=SimMoCo", f"--model.optimizer.freeze={names}"]
+    assert fit(tmp_path, "a", *frozen) == 0  # two epochs, with a validation after each
+    assert fit(tmp_path, "a", *frozen, "--ckpt_path=last", "--trainer.max_epochs=3") == 0
+    state = read_checkpoint(tmp_path / "a").state
+    initial = SimMoCo(encoder=lambda: ResNet(width=4), hidden_dim=16, output_dim=8, seed=0).state_dict()
+    for name in (key for key in initial if key.endswith(("running_mean", "running_var"))):
+        fixed = name.removeprefix("momentum_").startswith(tuple(f"{each}." for each in names))
+        assert torch.equal(state[name], initial[name]) == fixed, name
+
+
+def test_frozen_module_of_a_plain_loop_ignores_the_rest_of_the_batch():
+    rule = OptimizerRule(freeze=("backbone.conv1", "backbone.bn1", "head"))
+    method = SimMoCo(encoder=ResNet(width=4), optimizer=rule, seed=0)
+    rule.optimizer(method)
+    images, others = torch.rand(2, 4, 3, 8, 8)
+    for _ in range(2):  # with and without a call of train
+        for frozen, trained in ((method.backbone, method.backbone.layer1), (method.momentum_backbone, None)):
+            alone = frozen.bn1(frozen.conv1(images))
+            assert torch.equal(frozen.bn1(frozen.conv1(torch.cat([images, others])))[:4], alone)
+            assert trained is None or all(module.training for module in trained.modules())
+        assert not any(module.training for module in method.head.modules())
+        method.eval()
+        method.train()
+    assert method.training
