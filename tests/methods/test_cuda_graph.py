@@ -43,18 +43,20 @@ class StopAfter(pl.Callback):
 
 
 def fitted(
-    tmp_path, *, cuda_graph, optimizer="sgd", objective=None, stop=None, ckpt_path=None, sizes=None, epochs=3
-):
+    tmp_path, *, cuda_graph, optimizer="sgd", objective=None, stop=None, ckpt_path=None, sizes=None, epochs=3,
+    callbacks=(), statistics="batch", **rule,
+):  # fmt: skip
     model = SimCLR(
         **SMALL,
         objective=objective or o.MACL(),
         cuda_graph=cuda_graph,
-        optimizer=OptimizerRule(name=optimizer, lr=0.1, schedule="cosine", warmup_epochs=1),
+        encoder_statistics=statistics,
+        optimizer=OptimizerRule(name=optimizer, lr=0.1, schedule="cosine", warmup_epochs=1, **rule),
     )
     trainer = pl.Trainer(
         accelerator="cpu",
         max_epochs=epochs,
-        callbacks=[StopAfter(stop)],
+        callbacks=[StopAfter(stop), *callbacks],
         limit_train_batches=3,
         limit_val_batches=0,
         log_every_n_steps=1,
@@ -87,6 +89,13 @@ def test_replayed_run_matches_plain_run(tmp_path, recordings, optimizer):
         float(trainer.optimizers[0].param_groups[0]["lr"]) for trainer in (plain_trainer, replayed_trainer)
     ]
     assert rates[1] == pytest.approx(rates[0], rel=1e-6)
+
+
+def test_replayed_run_with_fixed_statistics_matches_plain_run(tmp_path, recordings):
+    plain, replayed = (fitted(tmp_path, cuda_graph=graph, statistics="fixed")[0] for graph in (False, True))
+    assert len(recordings) == 1
+    assert not replayed.backbone.bn1.num_batches_tracked
+    assert_states_close(replayed, plain)
 
 
 def test_replayed_run_with_new_view_size_matches_plain_run(tmp_path, recordings, monkeypatch):
