@@ -302,7 +302,7 @@ class Method(pl.LightningModule, ABC):
 
     def on_train_start(self) -> None:
         """Prepare the CUDA graph, and the objective of a run that continues within an epoch."""
-        self._contract.set_epoch(self.current_epoch)
+        self._set_epoch()
         loader = self.trainer.train_dataloader
         self._equal_shares = isinstance(loader, Batches) and loader.equal_shares
         if self.cuda_graph:
@@ -311,8 +311,8 @@ class Method(pl.LightningModule, ABC):
             GraphedTraining.suggest(self)
 
     def on_train_epoch_start(self) -> None:
-        """Set the epoch of the objective and of the CUDA graph."""
-        self._contract.set_epoch(self.current_epoch)
+        """Set the epoch of the objective, of frozen encoders and of the CUDA graph."""
+        self._set_epoch()
         if self._graphed is not None:
             self._graphed.start_epoch(self.current_epoch)
 
@@ -405,12 +405,14 @@ class Method(pl.LightningModule, ABC):
             rule = rule.scaled(self._images_per_step())
             rank_zero_info(f"learning rate {rule.lr:g}: {self.optimizer_rule.lr:g} scaled to the batch size")
         optimizer = rule.optimizer(self, capturable=self.cuda_graph)
-        if rule.schedule == "constant":
+        if rule.schedule == "constant" and not rule.freeze_epochs:
             return optimizer
-        steps = self.steps_of_run("optimizer.schedule")
+        steps: Any = self.trainer.estimated_stepping_batches
+        if rule.schedule == "cosine":
+            steps = self.steps_of_run("optimizer.schedule")
         batches = self.trainer.num_training_batches
-        if batches == math.inf and rule.warmup_epochs > 0:
-            raise InputError("optimizer.warmup_epochs needs a data loader of known length")
+        if batches == math.inf and rule.warmup_epochs + rule.freeze_epochs > 0:
+            raise InputError("optimizer.warmup_epochs and freeze_epochs need a data loader of known length")
         per_epoch = 0 if batches == math.inf else math.ceil(batches / self.trainer.accumulate_grad_batches)
         scheduler = rule.scheduler(optimizer, steps=steps, steps_per_epoch=per_epoch)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
@@ -458,6 +460,14 @@ class Method(pl.LightningModule, ABC):
             return image_data(self.trainer)
         except RuntimeError:  # a plain loop has no trainer
             return None
+
+    def _set_epoch(self) -> None:
+        """Set the epoch of the objective, and the mode of the encoders that it determines."""
+        self._contract.set_epoch(self.current_epoch)
+        if frozen := self.optimizer_rule.freeze_epochs:
+            for encoder in self._encoders():
+                encoder.train(self.current_epoch >= frozen)
+            self._keep_evaluation_mode()
 
     def _keep_evaluation_mode(self) -> None:
         """Put modules that never leave evaluation mode into it."""

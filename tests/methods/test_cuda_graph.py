@@ -98,6 +98,14 @@ def test_replayed_run_with_fixed_statistics_matches_plain_run(tmp_path, recordin
     assert_states_close(replayed, plain)
 
 
+def test_replayed_run_with_frozen_epochs_matches_plain_run(tmp_path, recordings):
+    plain, replayed = (
+        fitted(tmp_path, cuda_graph=graph, epochs=5, freeze_epochs=2)[0] for graph in (False, True)
+    )
+    assert len(recordings) == 2  # in the second epoch, and again when the encoder is in training mode
+    assert_states_close(replayed, plain)
+
+
 def test_replayed_run_with_new_view_size_matches_plain_run(tmp_path, recordings, monkeypatch):
     recorded_before = []
 
