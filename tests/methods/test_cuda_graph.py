@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import EMAWeightAveraging
 from settings import resnet
 
 from ssl_vision import objectives as o
@@ -104,6 +105,15 @@ def test_replayed_run_with_frozen_epochs_matches_plain_run(tmp_path, recordings)
     )
     assert len(recordings) == 2  # in the second epoch, and again when the encoder is in training mode
     assert_states_close(replayed, plain)
+
+
+def test_replayed_run_with_averaged_weights_matches_plain_run(tmp_path, recordings):
+    plain, replayed = (
+        fitted(tmp_path, cuda_graph=graph, callbacks=[EMAWeightAveraging(decay=0.8)])[0]
+        for graph in (False, True)
+    )
+    assert len(recordings) == 1
+    assert_states_close(replayed, plain)  # the averages, which are copied when training ends
 
 
 def test_replayed_run_with_new_view_size_matches_plain_run(tmp_path, recordings, monkeypatch):
