@@ -54,7 +54,7 @@ def without_noise() -> Iterator[None]:
     with warnings.catch_warnings():
         for message in (
             "LightningCLI's args parameter",  # which equal sys.argv here
-            ".*does not have many workers",
+            ".*(does not have many workers|in eval mode at the start of training)",
             "The number of training batches .* is smaller than the logging",
             "Be aware that when using `ckpt_path`",
             ".*LeafSpec.*is deprecated",

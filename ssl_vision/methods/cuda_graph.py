@@ -102,12 +102,14 @@ class GraphedTraining:
         return loss
 
     def start_epoch(self, epoch: int) -> None:
-        """Discard the recording if the views of the epoch have another size, or if the loss reads the epoch.
+        """Discard the recording if a step of this epoch differs from one of the previous epoch.
 
-        Before views of another size are recorded, steps run eagerly again.
+        Before views of another size, or an encoder that is no longer frozen, are recorded, steps run eagerly
+        again.
         """
         data = image_data(self._method.trainer)
-        if data is not None and data.training_views(epoch).size != data.training_views(epoch - 1).size:
+        resized = data is not None and data.training_views(epoch).size != data.training_views(epoch - 1).size
+        if resized or epoch == self._method.optimizer_rule.freeze_epochs:
             self._recorded, self._eager_steps = None, EAGER_STEPS
         elif as_objective(self._method.objective).reads_epoch:
             self._recorded = None

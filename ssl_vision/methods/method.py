@@ -4,12 +4,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
 from ssl_vision.data import fold
@@ -30,11 +31,12 @@ from ssl_vision.methods.checks import (
 from ssl_vision.methods.cuda_graph import GraphedTraining, count_step
 from ssl_vision.methods.optimizer import OptimizerRule
 from ssl_vision.methods.outputs import Layers, ViewOutputs
-from ssl_vision.methods.parameter_groups import freeze
+from ssl_vision.methods.parameter_groups import evaluate_frozen, freeze
 from ssl_vision.methods.projection import HeadBatchNorm, last_relu, projection_head
 from ssl_vision.objectives import InfoNCE, Objective, PairSet, as_objective, in_chunks
 from ssl_vision.objectives.gather import equal_shares, is_distributed
 
+EncoderStatistics = Literal["batch", "fixed"]
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 
 _ADAM = OptimizerRule()
@@ -77,6 +79,11 @@ class Method(pl.LightningModule, ABC):
         bn: BatchNorm over both views, ``"joint"``, or over each view, ``"per_view"``. The views are one batch
             for the network and share statistics, or each has its own (as in lightly and solo-learn). With
             several processes, statistics are computed per process unless ``trainer.sync_batchnorm`` is set.
+        encoder_statistics: statistics with which BatchNorm layers of the encoder normalise in training:
+            ``"batch"``, those of the batch, or ``"fixed"``, the running statistics of the initial weights,
+            which then do not change. Weights and biases of these layers are trained in both cases. Use
+            ``"fixed"`` to continue from public weights with small batches or on small images, where
+            statistics of the batch would harm the encoder; random initial weights need ``"batch"``.
         chunk_size: number of images that pass through the network at a time; None disables chunks. It reduces
             the memory of a large batch. The objective uses the whole batch, and BatchNorm one chunk.
         compile_mode: mode of ``torch.compile`` for the encoder; None does not compile it. ``"default"``,
@@ -103,10 +110,10 @@ class Method(pl.LightningModule, ABC):
         features: (V, N, F) encoder features of the views in the last training step, without a gradient.
 
     Raises:
-        InputError: a size is out of range, head_batch_norm or bn is unknown, the encoder does not have the
-            feature maps that the objective requires, or the objective does not accept two embeddings; in
-            training, an option or the objective does not support cuda_graph or compile_mode, or the objective
-            cannot be prepared.
+        InputError: a size is out of range, head_batch_norm, bn or encoder_statistics is unknown, the encoder
+            does not have the feature maps that the objective requires, or the objective does not accept two
+            embeddings; in training, an option or the objective does not support cuda_graph or compile_mode,
+            or the objective cannot be prepared.
 
     Example:
         >>> import torch
@@ -140,6 +147,7 @@ class Method(pl.LightningModule, ABC):
         head_layers: int = 2,
         head_batch_norm: HeadBatchNorm = "hidden",
         bn: Literal["joint", "per_view"] = "joint",
+        encoder_statistics: EncoderStatistics = "batch",
         chunk_size: int | None = None,
         compile_mode: CompileMode | None = None,
         compile_loss: bool = False,
@@ -154,10 +162,12 @@ class Method(pl.LightningModule, ABC):
         check("chunk_size", chunk_size, at_least=1, at_most=2**20)
         check_choice("head_batch_norm", head_batch_norm, get_args(HeadBatchNorm))
         check_choice("bn", bn, ("joint", "per_view"))
+        check_choice("encoder_statistics", encoder_statistics, get_args(EncoderStatistics))
         self.save_hyperparameters(ignore=["encoder", "objective", "optimizer"])
         self.hidden_dim = hidden_dim
         self.output_dim = output_dim
         self.bn = bn
+        self.encoder_statistics = encoder_statistics
         self.chunk_size = chunk_size
         self.compile_mode = compile_mode
         self.compile_loss = compile_loss
@@ -180,6 +190,7 @@ class Method(pl.LightningModule, ABC):
         needs_shallow = "shallow" in self._contract.required_inputs
         self._shallow_features = self._measured_shallow() if needs_shallow else 0
         self._hidden_layers = last_relu(self.head)
+        self._keep_evaluation_mode()
         self.to(memory_format=self.backbone.memory_format)
 
     @abstractmethod
@@ -283,9 +294,15 @@ class Method(pl.LightningModule, ABC):
             torch.manual_seed(fold(self._seed, stream) if stream else self._seed)
             yield
 
+    def train(self, mode: bool = True) -> Self:
+        """Set training or evaluation mode; frozen modules and fixed statistics remain in evaluation mode."""
+        super().train(mode)
+        self._keep_evaluation_mode()
+        return self
+
     def on_train_start(self) -> None:
         """Prepare the CUDA graph, and the objective of a run that continues within an epoch."""
-        self._contract.set_epoch(self.current_epoch)
+        self._set_epoch()
         loader = self.trainer.train_dataloader
         self._equal_shares = isinstance(loader, Batches) and loader.equal_shares
         if self.cuda_graph:
@@ -294,8 +311,8 @@ class Method(pl.LightningModule, ABC):
             GraphedTraining.suggest(self)
 
     def on_train_epoch_start(self) -> None:
-        """Set the epoch of the objective and of the CUDA graph."""
-        self._contract.set_epoch(self.current_epoch)
+        """Set the epoch of the objective, of frozen encoders and of the CUDA graph."""
+        self._set_epoch()
         if self._graphed is not None:
             self._graphed.start_epoch(self.current_epoch)
 
@@ -388,12 +405,14 @@ class Method(pl.LightningModule, ABC):
             rule = rule.scaled(self._images_per_step())
             rank_zero_info(f"learning rate {rule.lr:g}: {self.optimizer_rule.lr:g} scaled to the batch size")
         optimizer = rule.optimizer(self, capturable=self.cuda_graph)
-        if rule.schedule == "constant":
+        if rule.schedule == "constant" and not rule.freeze_epochs:
             return optimizer
-        steps = self.steps_of_run("optimizer.schedule")
+        steps: Any = self.trainer.estimated_stepping_batches
+        if rule.schedule == "cosine":
+            steps = self.steps_of_run("optimizer.schedule")
         batches = self.trainer.num_training_batches
-        if batches == math.inf and rule.warmup_epochs > 0:
-            raise InputError("optimizer.warmup_epochs needs a data loader of known length")
+        if batches == math.inf and rule.warmup_epochs + rule.freeze_epochs > 0:
+            raise InputError("optimizer.warmup_epochs and freeze_epochs need a data loader of known length")
         per_epoch = 0 if batches == math.inf else math.ceil(batches / self.trainer.accumulate_grad_batches)
         scheduler = rule.scheduler(optimizer, steps=steps, steps_per_epoch=per_epoch)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
@@ -447,6 +466,27 @@ class Method(pl.LightningModule, ABC):
         except RuntimeError:  # a plain loop has no trainer
             return None
 
+    def _set_epoch(self) -> None:
+        """Set the epoch of the objective, and the mode of the encoders that it determines."""
+        self._contract.set_epoch(self.current_epoch)
+        if frozen := self.optimizer_rule.freeze_epochs:
+            for encoder in self._encoders():
+                encoder.train(self.current_epoch >= frozen)
+            self._keep_evaluation_mode()
+
+    def _keep_evaluation_mode(self) -> None:
+        """Put modules that never leave evaluation mode into it."""
+        evaluate_frozen(self, self.optimizer_rule.freeze)
+        if self.encoder_statistics == "fixed":
+            for encoder in self._encoders():
+                for layer in encoder.modules():
+                    if isinstance(layer, _BatchNorm):
+                        layer.eval()
+
+    def _encoders(self) -> list[Encoder]:
+        """Return the encoder and, if there is one, that of the momentum network."""
+        return [module for module in self.children() if isinstance(module, Encoder)]
+
     def _images_per_step(self) -> int:
         """Return the number of images per optimizer step, over all processes and accumulated batches.
 
@@ -495,9 +535,8 @@ class Method(pl.LightningModule, ABC):
         if reason:
             rank_zero_warn(f"model.compile_loss compiles only the encoder: {reason}")
         self._compiled_loss = None
-        for module in self.children():
-            if isinstance(module, Encoder):
-                module.compile(**self._compilation())
+        for encoder in self._encoders():
+            encoder.compile(**self._compilation())
 
     def _measured_shallow(self) -> int:
         try:

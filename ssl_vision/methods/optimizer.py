@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from lightly.utils.scheduler import CosineWarmupScheduler
+from lightly.utils.scheduler import cosine_warmup_schedule
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from ssl_vision.errors import InputError, check, check_choice
 from ssl_vision.methods.lars import LARS
@@ -37,10 +37,15 @@ class OptimizerRule:
         layer_decay: factor of the learning rate from each layer of the encoder to the previous one (Clark et
             al. 2020; BEiT); 1 gives all layers the same rate.
         freeze: names of modules or parameters that are not trained, such as ``backbone.network.patch_embed``
-            (Chen et al. 2021, MoCo v3). Running statistics of BatchNorm in them are still updated.
+            (Chen et al. 2021, MoCo v3). These modules are in evaluation mode: dropout is off, and BatchNorm
+            normalises with its running statistics, which do not change.
+        freeze_epochs: epochs at the start in which the projection head adapts to the encoder, whose learning
+            rate is 0 and which is in evaluation mode. The encoder's learning rate then rises linearly over
+            ``warmup_epochs`` to that of the schedule.
         momentum: momentum of ``"sgd"``, ``"lars"`` and ``"muon"``.
         schedule: schedule of the learning rate: ``"constant"``, or ``"cosine"`` to 0.001 ``lr`` over the run.
-        warmup_epochs: epochs of linear rise from 0, with the cosine schedule.
+        warmup_epochs: epochs of linear rise from 0: of all learning rates at the start of the cosine
+            schedule, and of the encoder's after ``freeze_epochs``.
         lr_scaling: scaling of the learning rate with the batch size: ``"none"``, ``"linear"`` or ``"sqrt"``.
             For N images per step, of all processes and accumulated batches, the rate is lr,
             lr · N / reference_batch_size (Goyal et al. 2017) or lr · √(N / reference_batch_size)
@@ -49,7 +54,8 @@ class OptimizerRule:
 
     Raises:
         ValueError: for an unknown name, schedule or scaling, a negative number, a warm-up without the cosine
-            schedule, or a layer_decay that is not in (0, 1] or with LARS.
+            schedule or freeze_epochs, a layer_decay that is not in (0, 1], or an option that LARS does not
+            support.
 
     Example:
         >>> rule = OptimizerRule(name="sgd", lr=0.5, schedule="cosine", warmup_epochs=10)
@@ -63,6 +69,7 @@ class OptimizerRule:
     exclude_bias_and_norm: bool = False
     layer_decay: float = 1.0
     freeze: tuple[str, ...] = ()
+    freeze_epochs: int = 0
     momentum: float = 0.9
     schedule: Literal["constant", "cosine"] = "constant"
     warmup_epochs: int = 0
@@ -74,15 +81,16 @@ class OptimizerRule:
         check_choice("optimizer.name", self.name, ("adam", "adamw", "sgd", "lars", "muon"))
         check_choice("optimizer.schedule", self.schedule, ("constant", "cosine"))
         check_choice("optimizer.lr_scaling", self.lr_scaling, ("none", "linear", "sqrt"))
-        for field in ("lr", "weight_decay", "momentum", "warmup_epochs"):
+        for field in ("lr", "weight_decay", "freeze_epochs", "momentum", "warmup_epochs"):
             check(f"optimizer.{field}", getattr(self, field), at_least=0, at_most=_LARGEST)
         check("optimizer.layer_decay", self.layer_decay, above=0, at_most=1)
-        if self.name == "lars" and (self.layer_decay < 1 or self.exclude_bias_and_norm):
-            option = "layer_decay" if self.layer_decay < 1 else "exclude_bias_and_norm"
+        if self.name == "lars" and (self.layer_decay < 1 or self.exclude_bias_and_norm or self.freeze_epochs):
+            other = "freeze_epochs" if self.freeze_epochs else "exclude_bias_and_norm"
+            option = "layer_decay" if self.layer_decay < 1 else other
             raise ValueError(f"optimizer.{option} does not support optimizer.name lars")
         check("optimizer.reference_batch_size", self.reference_batch_size, at_least=1)
-        if self.warmup_epochs and self.schedule == "constant":
-            raise ValueError("optimizer.warmup_epochs needs optimizer.schedule 'cosine'")
+        if self.warmup_epochs and self.schedule == "constant" and not self.freeze_epochs:
+            raise ValueError("optimizer.warmup_epochs needs freeze_epochs or optimizer.schedule 'cosine'")
 
     def scaled(self, images_per_step: int) -> "OptimizerRule":
         """Return the rule with the scaled learning rate of a batch size, and without further scaling.
@@ -100,7 +108,8 @@ class OptimizerRule:
 
         Args:
             module: the module, on its training device. The parameters of ``freeze`` no longer require
-                gradients.
+                gradients, and its modules are put into evaluation mode. A `Method` keeps them there; call
+                ``optimizer`` after ``train()`` of any other module.
             capturable: make the step capturable by a CUDA graph.
 
         Raises:
@@ -113,13 +122,14 @@ class OptimizerRule:
             raise InputError("optimizer.freeze leaves nothing to train")
         fused = all(parameter.is_cuda for parameter in parameters) or None
         groups: list[dict[str, Any]] = [{"params": parameters}]
-        if self.exclude_bias_and_norm or self.layer_decay != 1:
+        if self.exclude_bias_and_norm or self.layer_decay != 1 or self.freeze_epochs:
             groups = parameter_groups(
                 module,
                 lr=self.lr,
                 weight_decay=self.weight_decay,
                 exclude_bias_and_norm=self.exclude_bias_and_norm,
                 layer_decay=self.layer_decay,
+                separate_encoder=self.freeze_epochs > 0,
             )
         rates: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay}
         if self.name in ("adam", "adamw"):
@@ -142,20 +152,31 @@ class OptimizerRule:
         return LARS(groups, **rates)
 
     def scheduler(self, optimizer: Optimizer, *, steps: int, steps_per_epoch: int) -> LRScheduler:
-        """Return the cosine schedule over ``steps`` steps, updated once per step.
+        """Return the schedule over ``steps`` steps, updated once per step.
 
         Raises:
-            InputError: the warm-up is longer than the run.
+            InputError: frozen epochs and warm-up are longer than the run.
         """
-        if self.warmup_epochs * steps_per_epoch > steps:
+        warmup, frozen = self.warmup_epochs * steps_per_epoch, self.freeze_epochs * steps_per_epoch
+        if warmup + frozen > steps:
+            option = "freeze_epochs + warmup_epochs" if frozen else "warmup_epochs"
             raise InputError(
-                f"optimizer.warmup_epochs {self.warmup_epochs} is longer than the run, "
+                f"optimizer.{option} {self.freeze_epochs + self.warmup_epochs} is longer than the run, "
                 f"which has {steps} steps of {steps_per_epoch} an epoch"
             )
-        scheduler: LRScheduler = CosineWarmupScheduler(
-            optimizer, warmup_epochs=self.warmup_epochs * steps_per_epoch, max_epochs=steps
-        )
-        return scheduler
+
+        def scale(step: int) -> float:
+            if self.schedule == "constant":
+                return 1.0
+            factor: float = cosine_warmup_schedule(step, steps, 1.0, 0.001, warmup, 0.0)
+            return factor
+
+        def scale_encoder(step: int) -> float:
+            rise = min((step + 1 - frozen) / warmup, 1.0) if warmup else 1.0
+            return 0.0 if step < frozen else rise * scale(step)
+
+        groups = optimizer.param_groups
+        return LambdaLR(optimizer, [scale_encoder if group.get("encoder") else scale for group in groups])
 
 
 def not_finite(optimizer: Optimizer) -> Tensor:

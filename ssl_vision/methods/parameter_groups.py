@@ -17,6 +17,7 @@ def parameter_groups(
     weight_decay: float,
     exclude_bias_and_norm: bool,
     layer_decay: float,
+    separate_encoder: bool = False,
 ) -> list[dict[str, Any]]:
     """Return the parameter groups of the trainable parameters of a module, the largest learning rate first.
 
@@ -30,17 +31,22 @@ def parameter_groups(
         exclude_bias_and_norm: use no weight decay for parameters with at most one dimension, and for those
             that an encoder names in ``undecayed``.
         layer_decay: factor per layer.
+        separate_encoder: put parameters of encoders into groups of their own, with ``encoder`` set to True,
+            after the other groups.
 
     Raises:
         InputError: layer_decay is not 1, and an encoder does not state the order of its layers.
     """
     scales: dict[str, float] = {}
     undecayed: set[str] = set()
+    of_encoder: set[str] = set()
     for path, part in module.named_modules():
         if not isinstance(part, Encoder):
             continue
         prefix = f"{path}." if path else ""
         undecayed |= {f"{prefix}{name}" for name in part.undecayed}
+        if separate_encoder:
+            of_encoder |= {f"{prefix}{name}" for name, _ in part.named_parameters()}
         if layer_decay == 1 or not any(each.requires_grad for each in part.parameters()):
             continue
         try:
@@ -48,21 +54,24 @@ def parameter_groups(
         except NotImplementedError as error:
             raise InputError(f"optimizer.layer_decay {layer_decay}: {error}") from error
         scales |= {f"{prefix}{name}": layer_decay**distance for name, distance in distances.items()}
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    groups: dict[tuple[bool, float, float], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad:
             continue
         excluded = exclude_bias_and_norm and (parameter.ndim <= 1 or name in undecayed)
-        key = (lr * scales.get(name, 1.0), 0.0 if excluded else weight_decay)
+        rate, decay = lr * scales.get(name, 1.0), 0.0 if excluded else weight_decay
+        key = (name not in of_encoder, rate, decay)
         groups.setdefault(key, []).append(parameter)
     return [
-        {"params": parameters, "lr": rate, "weight_decay": decay}
-        for (rate, decay), parameters in sorted(groups.items(), key=lambda group: group[0], reverse=True)
+        {"params": parameters, "lr": rate, "weight_decay": decay} | ({} if other else {"encoder": True})
+        for (other, rate, decay), parameters in sorted(
+            groups.items(), key=lambda group: group[0], reverse=True
+        )
     ]
 
 
 def freeze(module: nn.Module, names: Sequence[str]) -> None:
-    """Exclude parameters from training.
+    """Exclude parameters from training, and put the named modules into evaluation mode.
 
     Args:
         module: the module.
@@ -83,3 +92,16 @@ def freeze(module: nn.Module, names: Sequence[str]) -> None:
             )
         for key in chosen:
             parameters[key].requires_grad_(False)
+    evaluate_frozen(module, names)
+
+
+def evaluate_frozen(module: nn.Module, names: Sequence[str]) -> None:
+    """Put submodules into evaluation mode, and their copies in a momentum network.
+
+    Args:
+        module: the module.
+        names: names of the submodules; others are ignored.
+    """
+    for name, submodule in module.named_modules():
+        if name.removeprefix("momentum_") in names:
+            submodule.eval()

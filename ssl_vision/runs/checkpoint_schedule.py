@@ -201,9 +201,12 @@ class ResumeCheckpoint(Checkpoint):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Store the progress before validation if saved during validation."""
+        """Store the progress before validation if saved during validation, and which weights are averages."""
         if self._before_validation is not None:
             replace_progress(checkpoint, self._before_validation)
+            if "current_model_state" in checkpoint:  # WeightAveraging has swapped them for the validation
+                current, average = checkpoint["state_dict"], checkpoint["current_model_state"]
+                checkpoint |= {"state_dict": average, "current_model_state": current}
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save after every n-th epoch, and before the run stops, unless the last step is saved already."""

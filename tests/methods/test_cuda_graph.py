@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import EMAWeightAveraging
 from settings import resnet
 
 from ssl_vision import objectives as o
@@ -43,18 +44,20 @@ class StopAfter(pl.Callback):
 
 
 def fitted(
-    tmp_path, *, cuda_graph, optimizer="sgd", objective=None, stop=None, ckpt_path=None, sizes=None, epochs=3
-):
+    tmp_path, *, cuda_graph, optimizer="sgd", objective=None, stop=None, ckpt_path=None, sizes=None, epochs=3,
+    callbacks=(), statistics="batch", **rule,
+):  # fmt: skip
     model = SimCLR(
         **SMALL,
         objective=objective or o.MACL(),
         cuda_graph=cuda_graph,
-        optimizer=OptimizerRule(name=optimizer, lr=0.1, schedule="cosine", warmup_epochs=1),
+        encoder_statistics=statistics,
+        optimizer=OptimizerRule(name=optimizer, lr=0.1, schedule="cosine", warmup_epochs=1, **rule),
     )
     trainer = pl.Trainer(
         accelerator="cpu",
         max_epochs=epochs,
-        callbacks=[StopAfter(stop)],
+        callbacks=[StopAfter(stop), *callbacks],
         limit_train_batches=3,
         limit_val_batches=0,
         log_every_n_steps=1,
@@ -87,6 +90,30 @@ def test_replayed_run_matches_plain_run(tmp_path, recordings, optimizer):
         float(trainer.optimizers[0].param_groups[0]["lr"]) for trainer in (plain_trainer, replayed_trainer)
     ]
     assert rates[1] == pytest.approx(rates[0], rel=1e-6)
+
+
+def test_replayed_run_with_fixed_statistics_matches_plain_run(tmp_path, recordings):
+    plain, replayed = (fitted(tmp_path, cuda_graph=graph, statistics="fixed")[0] for graph in (False, True))
+    assert len(recordings) == 1
+    assert not replayed.backbone.bn1.num_batches_tracked
+    assert_states_close(replayed, plain)
+
+
+def test_replayed_run_with_frozen_epochs_matches_plain_run(tmp_path, recordings):
+    plain, replayed = (
+        fitted(tmp_path, cuda_graph=graph, epochs=5, freeze_epochs=2)[0] for graph in (False, True)
+    )
+    assert len(recordings) == 2  # in the second epoch, and again when the encoder is in training mode
+    assert_states_close(replayed, plain)
+
+
+def test_replayed_run_with_averaged_weights_matches_plain_run(tmp_path, recordings):
+    plain, replayed = (
+        fitted(tmp_path, cuda_graph=graph, callbacks=[EMAWeightAveraging(decay=0.8)])[0]
+        for graph in (False, True)
+    )
+    assert len(recordings) == 1
+    assert_states_close(replayed, plain)  # the averages, which are copied when training ends
 
 
 def test_replayed_run_with_new_view_size_matches_plain_run(tmp_path, recordings, monkeypatch):

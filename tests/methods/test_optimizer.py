@@ -97,5 +97,5 @@ class Endless(IterableDataset):
 def test_cosine_schedule_supports_loader_of_unknown_length():
     loader = DataLoader(Endless(), batch_size=None)
     assert fitted(loader, OptimizerRule(lr=0.4, schedule="cosine")).global_step == 1
-    with pytest.raises(InputError, match="warmup_epochs needs a data loader of known length"):
+    with pytest.raises(InputError, match="warmup_epochs and freeze_epochs need a data loader"):
         fitted(loader, OptimizerRule(schedule="cosine", warmup_epochs=1))

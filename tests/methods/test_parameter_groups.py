@@ -1,8 +1,11 @@
 """Tests of layer-wise learning rates, weight decay without biases, and frozen parts."""
 
+import signal
+
 import pytest
 import timm
 import torch
+from equal import difference_of_runs
 from settings import TINY
 from timm.optim._param_groups import param_groups_layer_decay
 from torch import nn
@@ -135,3 +138,94 @@ def test_frozen_parts_keep_their_weights_and_the_others_train(tmp_path, capsys):
     )
     assert fit(tmp_path, "c", "--model.optimizer.freeze=[backbone, head]") == 2
     assert "optimizer.freeze leaves nothing to train" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("names", [["backbone.bn1", "backbone.layer1"], ["backbone"]])
+def test_frozen_modules_keep_their_batch_norm_statistics(names, tmp_path):
+    frozen = ["--model=SimMoCo", f"--model.optimizer.freeze={names}"]
+    assert fit(tmp_path, "a", *frozen) == 0  # two epochs, with a validation after each
+    assert fit(tmp_path, "a", *frozen, "--ckpt_path=last", "--trainer.max_epochs=3") == 0
+    state = read_checkpoint(tmp_path / "a").state
+    initial = SimMoCo(encoder=lambda: ResNet(width=4), hidden_dim=16, output_dim=8, seed=0).state_dict()
+    for name in (key for key in initial if key.endswith(("running_mean", "running_var"))):
+        fixed = name.removeprefix("momentum_").startswith(tuple(f"{each}." for each in names))
+        assert torch.equal(state[name], initial[name]) == fixed, name
+
+
+def test_frozen_module_of_a_plain_loop_ignores_the_rest_of_the_batch():
+    rule = OptimizerRule(freeze=("backbone.conv1", "backbone.bn1", "head"))
+    method = SimMoCo(encoder=ResNet(width=4), optimizer=rule, seed=0)
+    rule.optimizer(method)
+    images, others = torch.rand(2, 4, 3, 8, 8)
+    for _ in range(2):  # with and without a call of train
+        for frozen, trained in ((method.backbone, method.backbone.layer1), (method.momentum_backbone, None)):
+            alone = frozen.bn1(frozen.conv1(images))
+            assert torch.equal(frozen.bn1(frozen.conv1(torch.cat([images, others])))[:4], alone)
+            assert trained is None or all(module.training for module in trained.modules())
+        assert not any(module.training for module in method.head.modules())
+        method.eval()
+        method.train()
+    assert method.training
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "head", "encoder"),
+    [
+        ("constant", 2, [1.0] * 7, [0, 0, 0.25, 0.5, 0.75, 1.0, 1.0]),
+        ("constant", 0, [1.0] * 7, [0, 0, 1.0, 1.0, 1.0, 1.0, 1.0]),
+        ("cosine", 1, None, [0, 0, 0.5, 1.0, 1.0, 1.0, 1.0]),
+    ],
+)
+def test_encoder_is_frozen_and_its_learning_rate_then_rises(schedule, warmup, head, encoder):
+    method = SimMoCo(encoder=ResNet(width=4), seed=0)
+    settings = {"name": "adamw", "lr": 0.1, "schedule": schedule, "warmup_epochs": warmup}
+    usual = OptimizerRule(**settings | {"schedule": "cosine"}).optimizer(method)
+    scheduler = OptimizerRule(**settings | {"schedule": "cosine"}).scheduler(
+        usual, steps=8, steps_per_epoch=2
+    )
+    rule = OptimizerRule(**settings, freeze_epochs=1, layer_decay=0.5)
+    optimizer = rule.optimizer(method)
+    frozen = rule.scheduler(optimizer, steps=8, steps_per_epoch=2)
+    names = {id(parameter): name for name, parameter in method.named_parameters()}
+    for step, share in enumerate(encoder):
+        rate = usual.param_groups[0]["lr"] if head is None else 0.1 * head[step]
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(rate)  # the rate that a run logs
+        for group in optimizer.param_groups:
+            for name in (names[id(parameter)] for parameter in group["params"]):
+                part, _, own = name.partition(".")
+                decay = 0.5 ** method.backbone.layers_to_head()[own] if part == "backbone" else 1
+                assert group["lr"] == pytest.approx(rate * decay * (share if part == "backbone" else 1)), name
+        for each in (usual, optimizer):
+            each.step()
+        scheduler.step()
+        frozen.step()
+
+
+FROZEN_EPOCH = ["--model.optimizer.freeze_epochs=1", "--model.optimizer.warmup_epochs=1", "--model=SimMoCo"]
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
+def test_encoder_stays_as_it_is_in_frozen_epochs_only(name, tmp_path):
+    options = [*FROZEN_EPOCH, f"--model.optimizer.name={name}", "--trainer.max_epochs=3"]
+    every = ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.save_top_k=-1"]
+    assert fit(tmp_path, "a", *options, *every, "--trainer.callbacks.filename={epoch}") == 0
+    first, last = (
+        torch.load(next(tmp_path.rglob(file)), weights_only=True)["state_dict"]
+        for file in ("epoch=0*.ckpt", "last.ckpt")
+    )
+    initial = SimMoCo(encoder=lambda: ResNet(width=4), hidden_dim=16, output_dim=8, seed=0).state_dict()
+    for key in (key for key in initial if key.startswith(("backbone.", "head.", "momentum_backbone."))):
+        assert torch.equal(first[key], initial[key]) == ("backbone" in key), key
+        assert not torch.equal(last[key], first[key]), key
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_continued_run_with_frozen_epochs_equals_uninterrupted_run(schedule, tmp_path):
+    options = [*FROZEN_EPOCH, f"--model.optimizer.schedule={schedule}", "--trainer.max_epochs=3"]
+    assert fit(tmp_path, "whole", *options) == 0
+    for batch in (2, 4, 6, 10):  # in a frozen epoch, at its end, and in later ones
+        stop = ["--trainer.callbacks+=interrupt_once.InterruptOnce", f"--trainer.callbacks.batch={batch}",
+                f"--trainer.callbacks.marker={tmp_path}/{batch}.txt"]  # fmt: skip
+        assert fit(tmp_path, str(batch), *options, *stop) == 128 + signal.SIGTERM
+        assert main(["fit", str(tmp_path / str(batch)), "--report=false"]) == 0
+        assert difference_of_runs(tmp_path / "whole", tmp_path / str(batch)) == ""

@@ -316,6 +316,33 @@ def test_compiled_loss_has_eager_gradients(method, objective, compile_backend):
     torch.testing.assert_close(model.objective.statistics(), plain.objective.statistics())
 
 
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        (SimCLR, {}),
+        (SimCLR, {"bn": "per_view"}),
+        (SimMoCo, {"chunk_size": 3}),
+        (SimMoCo, {"compile_mode": "default"}),
+    ],
+)
+def test_fixed_statistics_stay_while_batch_norm_weights_train(method, options, tmp_path, compile_backend):
+    compile_backend("eager")
+    model = method(**SMALL, encoder_statistics="fixed", seed=0, **options)
+    initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    short_fit(model, tmp_path)  # with validations
+    for name, tensor in model.state_dict().items():
+        fixed = "running" in name and name.startswith(("backbone.", "momentum_backbone."))
+        fixed = fixed or (name.endswith("num_batches_tracked") and "head" not in name)
+        assert torch.equal(tensor, initial[name]) == fixed, name
+
+
+def test_encoder_with_fixed_statistics_does_not_mix_images():
+    fixed = {"encoder_statistics": "fixed", "head_batch_norm": "none"}
+    whole, _ = gradients(InfoNCE(), **fixed)
+    for options in ({"chunk_size": 3}, {"bn": "per_view"}):
+        torch.testing.assert_close(gradients(InfoNCE(), **fixed, **options)[0], whole)
+
+
 class EpochMSE(Objective):
     """An objective of a user, which may read the epoch."""
 
