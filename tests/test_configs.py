@@ -82,7 +82,7 @@ def test_every_config_trains(file, request, tmp_path):
         "--trainer.check_val_every_n_epoch=1",
     ]
     if "warmup_epochs" in options_of(file, "model").get("optimizer", {}):
-        short += ["--model.optimizer.warmup_epochs=0"]
+        short += ["--model.optimizer.warmup_epochs=0", "--model.optimizer.freeze_epochs=0"]
     if file.parent.name in ("objective", "method"):  # which do not affect the validation
         short += ["--trainer.limit_val_batches=0"]
     if file.stem in ("cifar10_gpu", "cifar10_speedrun"):
