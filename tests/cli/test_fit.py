@@ -629,7 +629,7 @@ def test_run_directory_argument_supplies_config_and_checkpoint(tiny_run, tmp_pat
     printed = capsys.readouterr().out
     logged = float([row["val/knn_top1"] for row in rows(tiny_run) if row["val/knn_top1"]][-1])
     assert printed.splitlines()[0] == f"{tmp_path}/moved/checkpoints/last.ckpt, after 2 epochs"
-    assert re.findall(r"val/knn_top1 +(.*)", printed) == [f"{100 * logged:.2f} %"]
+    assert re.findall(r"val/knn_top1 +(.* %)", printed) == [f"{100 * logged:.2f} %"]
     monkeypatch.chdir(tmp_path / "moved")
     assert main(["validate", "."]) == 0
     assert capsys.readouterr().out == printed
