@@ -26,7 +26,7 @@ from ssl_vision.evaluation.features import by_layer, chosen_device, empty_rows
 from ssl_vision.evaluation.processes import agreed, gathered, is_first, process_group, sharing
 from ssl_vision.hub import local_file
 from ssl_vision.methods import Method
-from ssl_vision.metrics.neighbours import nearest
+from ssl_vision.metrics.neighbours import nearest_others
 from ssl_vision.optional import needed
 from ssl_vision.pretrained.backbones import SUFFIX, Description, pretrained, read_backbone
 from ssl_vision.pretrained.encoder_options import add_encoder_options, described_encoder, with_classes
@@ -108,7 +108,11 @@ def run(args: Sequence[str]) -> None:
             return
         with atomic_write(output) as partial_file:
             features, done = embedded(place=output.parent)
-            others = {} if options.nearest is None else _nearest(features, options.nearest)
+            others = {}
+            if options.nearest is not None:
+                check("--nearest", options.nearest, at_most=len(features) - 1)
+                found = nearest_others(torch.from_numpy(features), options.nearest)
+                others = {"neighbours": found.index.numpy(), "similarities": found.similarity.numpy()}
             _write(partial_file, output.suffix, features, done, others)
     if network.about:
         print(network.about)
@@ -226,19 +230,6 @@ def _until_none(images: Iterator[Decoded], *, strict: bool) -> Iterator[Decoded]
     """Yield images; unless ``strict``, end silently if none of the process's images can be decoded."""
     with nullcontext() if strict else suppress(InputError):
         yield from images
-
-
-def _nearest(features: Features, k: int) -> dict[str, Any]:
-    """Return the rows and the cosines of the k nearest other images of each, (N, k)."""
-    check("--nearest", k, at_most=len(features) - 1)
-    rows = torch.from_numpy(features)
-    similarities, neighbours = nearest(rows, rows, k=k + 1)
-    own = neighbours == torch.arange(len(rows))[:, None]
-    own[:, -1] |= ~own.any(dim=1)  # of more than k equal images, an image may not be its own neighbour
-    return {
-        "neighbours": neighbours[~own].view(-1, k).numpy(),
-        "similarities": similarities[~own].view(-1, k).numpy(),
-    }
 
 
 def _write(

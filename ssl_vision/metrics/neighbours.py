@@ -115,6 +115,22 @@ def nearest(
         return _by_distance(queries, bank, neighbours.index) if metric == "euclidean" else neighbours
 
 
+def nearest_others(features: Features, k: int) -> Neighbours:
+    """Find the k nearest other rows of each row by cosine, k < N.
+
+    Example:
+        >>> import torch
+        >>> nearest_others(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), k=1).index
+        tensor([[1],
+                [0],
+                [1]])
+    """
+    found = nearest(features, features, k=k + 1)
+    own = found.index == torch.arange(len(features))[:, None]
+    own[:, -1] |= ~own.any(dim=1)  # of more than k equal rows, one may not be its own neighbour
+    return Neighbours(*(each[~own].view(len(features), k) for each in found))
+
+
 def faiss_kind() -> Literal["gpu", "cpu", "none"]:
     """Return the usable FAISS: "gpu" (a GPU build that sees a GPU), "cpu", or "none" (missing or broken).
 

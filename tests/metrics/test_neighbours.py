@@ -259,3 +259,17 @@ def test_cuda_equals_cpu_under_every_option(options):
     )
     torch.testing.assert_close(on_cuda.similarity.cpu(), on_cpu.similarity, atol=1e-5, rtol=0)
     assert (on_cuda.index.cpu() == on_cpu.index).float().mean() > 0.99
+
+
+def test_nearest_others_match_brute_force_without_own_row():
+    features = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    similarity, index = brute_force(features, features, 6)
+    found = module.nearest_others(features, 5)
+    assert torch.equal(found.index, index[:, 1:])
+    torch.testing.assert_close(found.similarity, similarity[:, 1:].float())
+
+
+def test_nearest_others_of_equal_rows_leave_out_own_row():
+    index = module.nearest_others(torch.ones(6, 2), 2).index
+    assert index.shape == (6, 2)
+    assert not (index == torch.arange(6)[:, None]).any()

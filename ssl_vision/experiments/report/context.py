@@ -20,7 +20,7 @@ from ssl_vision.evaluation.splits import Splits
 from ssl_vision.experiments.report.page import Missing
 from ssl_vision.methods import Layers
 from ssl_vision.metrics.knn import vote
-from ssl_vision.metrics.neighbours import Neighbours, nearest
+from ssl_vision.metrics.neighbours import Neighbours, nearest, nearest_others
 from ssl_vision.metrics.rows import Features
 from ssl_vision.pretrained.opened_run import ROOT_NEEDED, open_run, safe_data
 from ssl_vision.runs.registry import Run
@@ -64,14 +64,10 @@ class FeatureView:
     @cached_property
     def neighbours(self) -> Neighbours:
         """The max(k, 5) nearest neighbours of each image, excluding itself, by cosine similarity."""
-        includes_itself = int(self.bank is None)
-        count = min(max(self.k, NEAR) + includes_itself, len(self.bank_features))
-        neighbours = nearest(self.features["backbone"], self.bank_features, count)
-        if not includes_itself:
-            return neighbours
-        other = neighbours.index != torch.arange(len(self.images))[:, None]
-        other[:, -1] &= other.sum(dim=1) < count  # a duplicate may displace an image among its own neighbours
-        return Neighbours(*(each[other].view(len(self.images), count - 1) for each in neighbours))
+        count = max(self.k, NEAR)
+        if self.bank is None:
+            return nearest_others(self.features["backbone"], min(count, len(self.images) - 1))
+        return nearest(self.features["backbone"], self.bank_features, min(count, len(self.bank_features)))
 
     @property
     def voters(self) -> int:

@@ -7,12 +7,14 @@ import torch
 from markupsafe import Markup
 from numpy.typing import NDArray
 from torch import Tensor
+from torchmetrics.functional.classification import multiclass_confusion_matrix
 
 from ssl_vision.experiments.report.context import NEAR, FeatureView, ReportContext
 from ssl_vision.experiments.report.curves import SHADES
 from ssl_vision.experiments.report.page import COLOURS, Missing, macros, number, numbers, render_template
 from ssl_vision.experiments.report.sprite_sheet import SpriteSheet
-from ssl_vision.metrics.rows import unit_rows
+from ssl_vision.metrics.neighbours import nearest_others
+from ssl_vision.metrics.rows import UNLABELLED, unit_rows
 
 SYMBOLS = (
     "circle", "diamond", "square", "triangle-up", "cross", "x", "star", "triangle-down", "hexagon",
@@ -49,7 +51,7 @@ def embedding_map(context: ReportContext, sheet: SpriteSheet) -> tuple[str, Mark
         "classes": [present.index(label) for label in labels.tolist()],
         "predicted": None if votes is None else [view.name(label) for label in votes[rows].tolist()],
         "rows": rows.tolist(),
-        "near": nearest_rows(features).tolist(),
+        "near": nearest_others(features, min(NEAR, len(features) - 1)).index.tolist(),
         "colours": [COLOURS[place % len(COLOURS)] for place in range(len(present))],
         "symbols": [SYMBOLS[symbol(place)] for place in range(len(present))],
     }
@@ -96,13 +98,6 @@ def projections(features: Tensor, *, seed: int) -> dict[str, NDArray[np.floating
     return {"PCA": components[:, :2], "t-SNE": groups}
 
 
-def nearest_rows(features: Tensor) -> Tensor:
-    """Indices (N, 5) of the most similar other rows of unit rows (N, F), best first."""
-    similarity = features @ features.T
-    similarity.fill_diagonal_(-torch.inf)
-    return similarity.topk(min(NEAR, len(features) - 1), dim=1).indices
-
-
 def symbol(place: int) -> int:
     """Index of the symbol of the n-th class.
 
@@ -122,7 +117,9 @@ def confusion_matrix(context: ReportContext) -> tuple[str, Markup]:
     view = context.feature_view()
     if view.predicted is None:
         raise Missing("this section requires labelled train and test splits")
-    counts = confusion(view.images.labels, view.predicted, len(view.classes))
+    counts = multiclass_confusion_matrix(
+        view.predicted, view.images.labels, len(view.classes), ignore_index=UNLABELLED
+    )
     shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
     names, annotated = list(view.classes), len(view.classes) <= _ANNOTATED
     percent = [[number(100 * share, 3) for share in row] for row in shares.tolist()]
@@ -160,13 +157,6 @@ def confusion_matrix(context: ReportContext) -> tuple[str, Markup]:
         "Rows are true classes and columns are predicted classes. Images off the diagonal are misclassified."
     )
     return lead, content
-
-
-def confusion(labels: Tensor, predicted: Tensor, classes: int) -> Tensor:
-    """Counts of labelled images, int64 (C, C), by true class (rows) and predicted class (columns)."""
-    has_label = labels >= 0
-    cells = labels[has_label] * classes + predicted[has_label]
-    return torch.bincount(cells, minlength=classes * classes).view(classes, classes)
 
 
 def confused(counts: Tensor) -> list[tuple[int, int]]:

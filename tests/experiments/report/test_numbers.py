@@ -11,7 +11,6 @@ import torch
 import yaml
 from PIL import Image
 from settings import TINY
-from sklearn.metrics import confusion_matrix
 from sklearn.neighbors import NearestNeighbors
 
 from ssl_vision.data import Digits, Images
@@ -76,17 +75,11 @@ def test_without_a_bank_an_image_is_not_its_own_neighbour(copies):
     np.testing.assert_allclose(view.neighbours.similarity, expected, atol=1e-6)
 
 
-def test_confusion_matrix_matches_scikit_learn():
-    generator = torch.Generator().manual_seed(0)
-    labels, predicted = torch.randint(5, (2, 200), generator=generator)
-    labels[::7] = -1
-    known = labels >= 0
-    expected = confusion_matrix(labels[known], predicted[known], labels=range(5))
-    matrix = feature_charts.confusion(labels, predicted, 5)
-    np.testing.assert_array_equal(matrix, expected)
-    off = {(i, j): expected[i, j] for i in range(5) for j in range(5) if i != j}
+def test_confused_classes_match_sorted_counts():
+    counts = torch.randint(30, (5, 5), generator=torch.Generator().manual_seed(0))
+    off = {(i, j): int(counts[i, j]) for i in range(5) for j in range(5) if i != j}
     worst = sorted(off, key=lambda pair: (-off[pair], pair))[:8]
-    assert feature_charts.confused(matrix) == worst
+    assert feature_charts.confused(counts) == worst
 
 
 def test_only_confusions_that_occur_are_named():
@@ -227,14 +220,6 @@ def test_nearly_equal_features_are_mapped_to_different_points():
     layout = feature_charts.projections(features, seed=0)["t-SNE"]
     assert np.isfinite(layout).all()
     assert len(np.unique(layout, axis=0)) == 12
-
-
-def test_nearest_rows_match_brute_force_search():
-    features = torch.nn.functional.normalize(torch.randn(20, 3, generator=torch.Generator().manual_seed(0)))
-    search = NearestNeighbors(n_neighbors=6, metric="cosine", algorithm="brute").fit(features)
-    index = search.kneighbors(features, return_distance=False)
-    np.testing.assert_array_equal(feature_charts.nearest_rows(features), index[:, 1:])
-    assert feature_charts.nearest_rows(features[:3]).shape == (3, 2)
 
 
 def test_100_classes_have_distinct_colours_and_symbols():
