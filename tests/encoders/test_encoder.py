@@ -136,7 +136,10 @@ def test_networks_train_in_the_memory_format_that_they_accept(network, expected)
     assert all(weight.is_leaf and weight.grad is not None for weight in network.parameters())
     images = torch.randint(0, 256, (8, 3, 16, 16), dtype=torch.uint8)
     data = Images(images, torch.arange(8) % 2, ("a", "b"))
-    assert finetuned_correct(encoder, data, data, Views(size=16), rule=FineTune(epochs=1), seed=0).dtype == torch.bool
+    assert (
+        finetuned_correct(encoder, data, data, Views(size=16), rule=FineTune(epochs=1), seed=0).dtype
+        == torch.bool
+    )
 
 
 def test_pooled_feature_maps_are_flattened():
