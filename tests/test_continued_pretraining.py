@@ -23,7 +23,7 @@ from ssl_vision.runs.record import StartRecord
 from ssl_vision.runs.registry import Run
 
 OPTIONS = [*TINY, "--model.encoder.width=8"]
-HIGH = "--model.optimizer.lr=0.1"
+HIGH = "--model.optimizer.lr=0.03"
 
 
 def fit(folder, name, *options):
@@ -179,3 +179,22 @@ def test_start_is_removed_with_the_run_that_it_belongs_to(folder, harmed, tmp_pa
     fit(tmp_path, "harmed", "--overwrite=true", "--trainer.max_epochs=1")
     assert not (tmp_path / "harmed" / "start.ckpt").exists()
     assert yaml.safe_load((tmp_path / "harmed" / "config.yaml").read_text())["initial_checkpoint"] is None
+
+
+def test_batch_norm_keeps_the_statistics_of_the_initial_weights(folder, base, harmed):
+    start, trained = state(harmed / "start.ckpt"), state(harmed)
+    names = [name for name in start if name.startswith("backbone.") and "running_" in name]
+    assert names
+    assert all(torch.equal(start[name], trained[name]) for name in names)
+    updated = fit(folder, "updated", f"--initial_checkpoint={base}", "--model.encoder_statistics=batch")
+    assert not any(torch.equal(start[name], state(updated)[name]) for name in names)
+    assert Run(base).setting("model.encoder_statistics") == "batch"
+
+
+def test_best_checkpoint_of_a_callback_is_beside_the_last_and_evaluated(folder, base):
+    run = fit(
+        folder, "best", f"--initial_checkpoint={base}", "--trainer.callbacks=ModelCheckpoint",
+        "--trainer.callbacks.monitor=val/knn_top1", "--trainer.callbacks.filename=best",
+    )  # fmt: skip
+    assert main(["evaluate", str(run / "checkpoints" / "best.ckpt"), "--report=false"]) == 0
+    assert {row["features"] for row in Run(run).evaluation} >= {"trained", "start"}

@@ -41,7 +41,7 @@ from ssl_vision.cli.run_options import (
     add_run_options,
     check_callbacks,
     check_trainer,
-    normalise_for_weights,
+    set_options_for_weights,
     starts_from_weights,
 )
 from ssl_vision.data import ImageData
@@ -146,7 +146,7 @@ class FitCLI(LightningCLI):
         if config.metrics.k is None:
             config.metrics.k = knn_k(config.data.class_path)
         if self.command == "fit":
-            normalise_for_weights(config, given=dict(settings(self.args)))
+            set_options_for_weights(config, given=dict(settings(self.args)))
         plain = yaml.safe_load(self.parser.dump(config, skip_unset=False, skip_validation=True))
         others = [key for key in plain if key not in (*_FIRST, *_NOT_RECORDED)]
         self.recorded = below_home({key: plain[key] for key in (*_FIRST, *others)})

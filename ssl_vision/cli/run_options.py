@@ -92,19 +92,26 @@ def starts_from_weights(config: Namespace) -> bool:
     return config.initial_checkpoint is not None or bool(own)
 
 
-def normalise_for_weights(config: Namespace, *, given: Collection[str]) -> None:
-    """Normalise the images as the weights that training starts from expect, unless the user states how.
+def set_options_for_weights(config: Namespace, *, given: Collection[str]) -> None:
+    """Keep the statistics of the weights that training starts from, unless the user states otherwise.
 
-    A run, its checkpoints and exported encoders state what they expect, and so does timm for its models.
+    BatchNorm of the encoder normalises with the running statistics of the weights, and images are normalised
+    as the weights expect. A run, its checkpoints and exported encoders state what they expect, and so does
+    timm for its models.
 
     Args:
-        config: config of ``fit``, modified in place.
+        config: config of ``fit``, modified in place. That of a run with random weights does not change.
         given: names of the options that the command and its config files set.
     """
-    views = config.data.get("init_args", {}).get("views")
-    if views is None or {"data.views.mean", "data.views.std"} & {*given} or not starts_from_weights(config):
+    if not starts_from_weights(config):
         return
-    file, encoder = config.initial_checkpoint, config.model.get("init_args", {}).get("encoder")
+    model = config.model.get("init_args", {})
+    if "encoder_statistics" in model and "model.encoder_statistics" not in given:
+        model.encoder_statistics = "fixed"
+    views = config.data.get("init_args", {}).get("views")
+    if views is None or {"data.views.mean", "data.views.std"} & {*given}:
+        return
+    file, encoder = config.initial_checkpoint, model.get("encoder")
     expected = None if file is None else stated_normalisation(file)
     if expected is None and isinstance(encoder, Namespace) and encoder.class_path.endswith(".Timm"):
         import timm

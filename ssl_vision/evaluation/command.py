@@ -123,10 +123,9 @@ def _evaluated_run(args: Sequence[str]) -> tuple[Evaluation, dict[str, Any] | No
         cache=FeatureCache(folder.features) if options.cache else None,
         online=checkpoint.online if same_classes and class_name(config["data"]) == splits.data else None,
     )  # fmt: skip
-    has_start = options.baselines and folder.start.exists()
     subject = compared(
         trained, f"epoch {checkpoint.epoch}, seed {seed}", run.untrained,
-        start=open_run(folder.start, allow_class=run.allow_class) if has_start else None,
+        start=open_run(folder.start, allow_class=run.allow_class) if folder.start.exists() else None,
         beside=options.beside, baseline=options.baselines, pixels=options.baselines,
         allow_class=run.allow_class,
     )  # fmt: skip
@@ -237,7 +236,7 @@ def _options(
         k: Number of neighbours in protocol macl. Default: metrics.k of the run if its own data are evaluated
             without --protocol, otherwise that of the data set (200, 20 for the digits).
         temperature: Temperature T of the kNN vote. Default: metrics.temperature, as for k.
-        baselines: Evaluate the weights that training started from, the untrained network and raw pixels, too.
+        baselines: Evaluate the untrained network and raw pixels, too.
         cache: Cache features in the run directory.
         report: Write report.html.
         device: Device of the networks.

@@ -81,9 +81,9 @@ class Method(pl.LightningModule, ABC):
             several processes, statistics are computed per process unless ``trainer.sync_batchnorm`` is set.
         encoder_statistics: statistics with which BatchNorm layers of the encoder normalise in training:
             ``"batch"``, those of the batch, or ``"fixed"``, the running statistics of the initial weights,
-            which then do not change. Weights and biases of these layers are trained in both cases. Use
-            ``"fixed"`` to continue from public weights with small batches or on small images, where
-            statistics of the batch would harm the encoder; random initial weights need ``"batch"``.
+            which then do not change. Weights and biases of these layers are trained in both cases.
+            ``ssl-vision fit`` uses ``"fixed"`` if training starts from given weights, which new statistics
+            can harm; random initial weights need ``"batch"``.
         chunk_size: number of images that pass through the network at a time; None disables chunks. It reduces
             the memory of a large batch. The objective uses the whole batch, and BatchNorm one chunk.
         compile_mode: mode of ``torch.compile`` for the encoder; None does not compile it. ``"default"``,

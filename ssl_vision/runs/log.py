@@ -43,8 +43,8 @@ class RunLog(Logger):
 
     @property
     def name(self) -> str:
-        """The run directory's name."""
-        return self._path.parent.name
+        """An empty string, so that checkpoints of Lightning's callbacks are beside ``last.ckpt``."""
+        return ""
 
     @property
     def version(self) -> str:
