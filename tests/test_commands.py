@@ -85,6 +85,7 @@ def parse_only(monkeypatch):
             for check in (
                 "import_paths.check_run",
                 "fit_command.check_root",
+                "run_options.stated_normalisation",
             ):  # absent here
                 patch.setattr(f"ssl_vision.cli.{check}", lambda *args: None)
             if words[0] not in ("fit", "validate"):
