@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from page_commands import commands
 from PIL import Image
 from settings import TINY
 
@@ -19,10 +20,9 @@ from ssl_vision.main import main
 ROOT = Path(__file__).parent.parent
 FIRST_PAGES = [ROOT / "README.md", ROOT / "docs" / "quickstart.md"]
 PAGES = [*FIRST_PAGES, *sorted(set(ROOT.glob("docs/*.md")) - set(FIRST_PAGES))]
-PROGRAMS = ("ssl-vision", "python", "pip", "make", "torchrun", "srun", "docker", "wandb")
 
-LOOPS = {"objective": "MACL", "seed": "0"}
-"""Values of the variables of shell loops on the pages; one iteration of each loop is run."""
+WITH_OWN_TEST = [ROOT / "docs" / "start_from_weights.md"]
+"""Pages whose commands another test runs: test_start_from_weights.py."""
 
 NOT_RUN = {
     r"--data (STL10|CIFAR100)": "official data; tests/evaluation/test_transfer.py runs it",
@@ -42,19 +42,6 @@ NOT_RUN = {
 
 FIT = [*TINY, "--trainer.max_epochs=1", "--trainer.limit_train_batches=1", "--trainer.limit_val_batches=0"]
 FIT += ["--data.batch_size=16", "--model.optimizer.warmup_epochs=0"]
-
-
-def commands(page):
-    """Yield the words of each command line in a page's shell blocks."""
-    text = page.read_text(encoding="utf-8")
-    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
-        if language not in ("", "sh", "bash", "console"):
-            continue
-        for line in block.replace("\\\n", " ").splitlines():
-            line = re.sub(r"^([A-Z_]+=\S* )+", "", line.strip())
-            line = re.sub(r"\$(\w+)", lambda name: LOOPS.get(name[1], name[0]), line)
-            if line.split(" ")[0] in PROGRAMS:
-                yield shlex.split(line, comments=True)
 
 
 def reason(words):
@@ -132,8 +119,11 @@ def shortened(words):
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=() if page in FIRST_PAGES else pytest.mark.docs) for page in PAGES],
-    ids=[page.stem for page in PAGES],
+    [
+        pytest.param(page, marks=() if page in FIRST_PAGES else pytest.mark.docs, id=page.stem)
+        for page in PAGES
+        if page not in WITH_OWN_TEST
+    ],
 )
 def test_every_ssl_vision_command_of_page_runs_or_parses(page, working_directory, parse_only, capsys):
     page_commands = [words[1:] for words in commands(page) if words[0] == "ssl-vision"]
