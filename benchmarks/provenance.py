@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 RESULTS = Path(__file__).parent / "results"
+LIBRARIES = ("torch", "torchvision", "pytorch-lightning", "lightly")
+"""Libraries whose versions are stated for trained runs."""
 
 
 def provenance(*packages: str, device: str = "cuda") -> dict[str, Any]:
@@ -36,6 +38,20 @@ def provenance(*packages: str, device: str = "cuda") -> dict[str, Any]:
     }
 
 
+def training_source(folder: Path, command: str) -> dict[str, Any]:
+    """Return command, commit and versions with which the runs of a directory were trained.
+
+    Args:
+        folder: directory of runs in a checkout; outside of one, the commit is "".
+        command: the command.
+    """
+    return {
+        "command": command,
+        "commit": _git("rev-parse", "--short", "HEAD", folder=folder),
+        "versions": {library: version(library) for library in LIBRARIES},
+    }
+
+
 def _version(package: str) -> str:
     try:
         return version(package)
@@ -48,11 +64,11 @@ def _plain(argument: str) -> str:
     return Path(argument).name if Path(argument).is_absolute() else argument
 
 
-def _git(*arguments: str) -> str:
+def _git(*arguments: str, folder: Path = RESULTS.parent) -> str:
     """Return the output of git, or "" without git or outside a repository."""
     command = ["git", *arguments]
     try:
-        done = subprocess.run(command, cwd=RESULTS.parent, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return ""
     return done.stdout.strip()

@@ -16,15 +16,13 @@ and updates the measurements that ``ssl-vision choose`` reads.
 import argparse
 import json
 import re
-import subprocess
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
 import choosing
 import figures
 from paper_tables import CONJECTURES, DISSIPATION
-from provenance import RESULTS
+from provenance import RESULTS, training_source
 from rows import CRITIC, Row
 from tables import GEOMETRY, TABLES
 
@@ -33,7 +31,10 @@ from ssl_vision.runs.files import last_value
 from ssl_vision.runs.registry import Run, find_runs
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "choosing.md")
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("results", "choosing", "start_from_weights")),
+)
 SETTINGS = {
     "method": "model",
     "objective": "objective",
@@ -60,7 +61,6 @@ _POINTS = 10
 RANKS = ("effective_rank", "lidar")
 """Metrics that validation measures with ``--metrics.extended true``."""
 OF_JOB = ("command", "commit", "device", "gpu", "shared_by_mps", "processor", "python", "versions")
-LIBRARIES = ("torch", "torchvision", "pytorch-lightning", "lightly")
 
 _TABLE = re.compile(r"(<!-- results: ([^>]*) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
@@ -108,14 +108,7 @@ def collect(folder: Path, command: str | None = None, record: Path | None = None
     """
     name = folder.resolve().name
     if record is None:
-        source = {
-            "command": command or f"ssl-vision sweep configs/sweep/{name}.yaml",
-            "commit": subprocess.run(
-                ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"],
-                capture_output=True, text=True, check=True,
-            ).stdout.strip(),
-            "versions": {library: version(library) for library in LIBRARIES},
-        }  # fmt: skip
+        source = training_source(folder, command or f"ssl-vision sweep configs/sweep/{name}.yaml")
     else:
         source = {key: value for key, value in json.loads(record.read_text()).items() if key in OF_JOB}
     file = RESULTS / f"{name}.json"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 
 import choosing
+from adaptation_tables import continued_pretraining, statistics_of_batch_norm
 from paper_tables import dissipation, reclaim, reclaim_differences, unified_gradient
 from provenance import RESULTS
 from rows import (
@@ -380,6 +381,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "temperature of the unified gradient": lambda: markdown(unified_gradient("negatives_temperature")),
     "ratio of the unified gradient": lambda: markdown(unified_gradient("ratio")),
     "sensitivity over temperature": lambda: markdown(choosing.sensitivity_table()),
+    "continued pretraining": lambda: markdown(continued_pretraining()),
+    "statistics of continued pretraining": lambda: markdown(statistics_of_batch_norm()),
     "differences of methods": lambda: differences("methods_cifar10_narrow", NARROW_PAIRS, "knn_top1"),
 }
 """Tables by the name that a page gives."""

@@ -304,3 +304,69 @@ def test_macl_lies_between_dcl_at_same_and_at_doubled_temperature(committed):
         for metric in ("knn_top1", *committed.GEOMETRY):
             ends = rows["DCL", temperature][metric], rows["DCL", 2 * temperature][metric]
             assert min(ends) < rows["MACL", temperature][metric] < max(ends), (temperature, metric)
+
+
+def accuracy_row(value, start=None, half=0.02):
+    """An accuracy of a run, with the paired interval of its difference from the start."""
+    gain = None if start is None else value - start
+    ends = [None, None] if gain is None else [gain - half, gain + half]
+    names = ("value", "start", "gain", "gain_low", "gain_high")
+    return dict(zip(names, (value, start, gain, *ends), strict=True))
+
+
+def adaptation_row(arm, seed, knn, linear, **settings):
+    encoder = {"encoder": "ResNet", "encoder_name": None, "depth": 18, "width": 16, "size": 32}
+    row = {"arm": arm, "seed": seed, "encoder_statistics": "fixed", "validations": 20, "below_start": 0}
+    return encoder | row | {"knn": knn, "linear": linear} | settings
+
+
+def test_continued_pretraining_is_compared_with_the_start_over_seeds(tables, tmp_path):
+    values = [0.52, 0.55, 0.53]
+    rows = [
+        adaptation_row("random", 0, accuracy_row(0.3), accuracy_row(0.4)),
+        adaptation_row("naive", 0, accuracy_row(0.45, 0.5), accuracy_row(0.6, 0.6), below_start=7),
+        *(
+            adaptation_row("adapt", seed, accuracy_row(value, 0.5), accuracy_row(value + 0.1, 0.6))
+            for seed, value in enumerate(values)
+        ),
+        adaptation_row(None, 0, accuracy_row(0.9, 0.5), accuracy_row(0.9, 0.6)),
+    ]
+    (tmp_path / "adaptation.json").write_text(json.dumps(rows))
+    low, high = stats.ttest_1samp([100 * (value - 0.5) for value in values], 0).confidence_interval()
+    gain = f"+3.3 ({low:+.1f} to {high:+.1f})".replace("-", "−")
+    title, spread = "ResNet-18, width 16", f"{100 * stdev(values):.2f}"
+    assert tables.continued_pretraining() == [
+        ["encoder", "weights", "kNN (k = 20) %", "difference", "linear %", "difference", "alarm", "seeds"],
+        [title, "start", "50.00", "", "60.00", "", "", ""],
+        [title, "`adapt`", f"53.33 ± {spread}", gain, f"63.33 ± {spread}", gain, "0 of 60", "3"],
+        [title, "`naive`", "45.00", "−5.0 (−7.0 to −3.0)", "60.00", "+0.0 (−2.0 to +2.0)", "7 of 20", "1"],
+        [title, "`random`", "30.00", "−20.0", "40.00", "−20.0", "", "1"],
+    ]
+
+
+def test_statistics_of_batch_norm_are_compared_by_size(tables, tmp_path):
+    encoder = {"encoder": "Timm", "encoder_name": "resnet18"}
+    rows = [
+        adaptation_row(
+            None, 0, accuracy_row(0.4 + gain, 0.4), accuracy_row(0.5, 0.5),
+            encoder_statistics=statistics, size=size, **encoder,
+        )
+        for size, statistics, gain in ((32, "batch", -0.1), (32, "fixed", 0.05), (64, "batch", -0.2))
+    ]  # fmt: skip
+    (tmp_path / "adaptation.json").write_text(json.dumps(rows))
+    same = "+0.0 (−2.0 to +2.0)"
+    batch, fixed = "−10.0 (−12.0 to −8.0)", "+5.0 (+3.0 to +7.0)"
+    assert tables.statistics_of_batch_norm() == [
+        [
+            "encoder",
+            "pixels",
+            *("start, kNN (k = 20) %", "`batch`", "`fixed`"),
+            *("start, linear %", "`batch`", "`fixed`"),
+        ],
+        ["`resnet18`", "32", "40.00", batch, fixed, "50.00", same, same],
+        ["`resnet18`", "64", "40.00", "−20.0 (−22.0 to −18.0)", "", "50.00", same, ""],
+    ]
+
+
+def test_tables_of_continued_pretraining_are_empty_without_rows(tables):
+    assert tables.continued_pretraining() == tables.statistics_of_batch_norm() == []
