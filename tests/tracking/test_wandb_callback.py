@@ -141,12 +141,15 @@ def trainer(epoch=0, **metrics):
     return SimpleNamespace(callback_metrics=values, current_epoch=epoch, is_global_zero=True)
 
 
-def test_collapse_and_skipped_steps_send_one_alert_each(tmp_path):
+def test_collapse_harm_and_skipped_steps_send_one_alert_each(tmp_path):
     recorder, tracked = callback(tmp_path)
-    for epoch, collapsed in enumerate((0.0, 1.0, 1.0)):
-        tracked.on_validation_end(trainer(epoch, **{"val/collapsed": collapsed}), None)
+    for epoch, found in enumerate((0.0, 1.0, 1.0)):
+        values = {"val/collapsed": found, "val/below_start": found}
+        tracked.on_validation_end(trainer(epoch, **values), None)
         tracked.on_train_epoch_end(trainer(epoch, **{"train/skipped_steps": float(epoch)}), None)
-    assert recorder.alerts() == ["run: collapsed", "run: skipped steps"]
+    assert recorder.alerts() == [
+        "run: collapsed", "run: worse than its initial weights", "run: skipped steps",
+    ]  # fmt: skip
 
 
 def test_interrupted_run_is_marked_preempting_and_failed_run_is_not(tmp_path, monkeypatch):
