@@ -33,9 +33,16 @@ def validate_after(trainer: pl.Trainer, batches: int) -> None:
 
 
 def validate_now(trainer: pl.Trainer) -> None:
-    """Validate within ``fit``, outside of Lightning's schedule."""
+    """Validate within ``fit``, outside of Lightning's schedule, and log nothing."""
+    if not trainer.enable_validation:
+        return
     trainer.validating = True
-    trainer.fit_loop.epoch_loop.val_loop.run()
+    connector: Any = trainer._logger_connector
+    connector.log_metrics = lambda *args, **kwargs: None
+    try:
+        trainer.fit_loop.epoch_loop.val_loop.run()
+    finally:
+        del connector.log_metrics
     trainer.training = True
 
 

@@ -3,6 +3,9 @@
 import csv
 import json
 import shutil
+import signal
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -172,6 +175,7 @@ def test_one_group_of_runs_is_compared_with_its_start(folder, base, harmed, caps
     (pair,) = record["pairs"]
     gains = [-100 * Run(run).evaluated("knn_top1")["gain"] for run in (harmed, other)]
     assert pair["differences"] == pytest.approx(gains)
+    assert main(["compare", str(harmed), str(other), "--baseline=start"]) == 0
 
 
 def test_start_is_removed_with_the_run_that_it_belongs_to(folder, harmed, tmp_path):
@@ -191,10 +195,79 @@ def test_batch_norm_keeps_the_statistics_of_the_initial_weights(folder, base, ha
     assert Run(base).setting("model.encoder_statistics") == "batch"
 
 
-def test_best_checkpoint_of_a_callback_is_beside_the_last_and_evaluated(folder, base):
-    run = fit(
-        folder, "best", f"--initial_checkpoint={base}", "--trainer.callbacks=ModelCheckpoint",
-        "--trainer.callbacks.monitor=val/knn_top1", "--trainer.callbacks.filename=best",
-    )  # fmt: skip
-    assert main(["evaluate", str(run / "checkpoints" / "best.ckpt"), "--report=false"]) == 0
-    assert {row["features"] for row in Run(run).evaluation} >= {"trained", "start"}
+def test_other_validation_images_are_not_compared_with_the_start(harmed, capsys):
+    assert main(["validate", str(harmed), "--data.val=test"]) == 0
+    assert "val/knn_top1" in capsys.readouterr().out
+
+
+MODULE = """
+import os
+import signal
+
+from pytorch_lightning import Callback
+
+class Record(Callback):
+    def on_validation_end(self, trainer, pl_module):
+        trainer.logger.log_metrics({"val/own": 1.0}, step=trainer.global_step)
+
+class Kill(Callback):
+    def on_validation_batch_start(self, trainer, *args):
+        if trainer.global_step == 0 and trainer.global_rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--trainer.callbacks=EarlyStopping", "--trainer.callbacks.monitor=train/loss"],
+        ["--trainer.callbacks=EarlyStopping", "--trainer.callbacks.monitor=val/knn_top1",
+         "--trainer.callbacks.mode=max", "--trainer.callbacks.stopping_threshold=0.1"],
+        ["--trainer.callbacks=start_callbacks.Record"],
+    ],
+    ids=["metric of training", "threshold", "own log"],
+)  # fmt: skip
+def test_callbacks_of_the_config_accept_the_validation_of_the_start(tmp_path, base, options, monkeypatch):
+    (tmp_path / "start_callbacks.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    run = fit(tmp_path, "run", f"--initial_checkpoint={base}", "--trainer.max_epochs=1", *options)
+    assert Run(run).epoch == 1
+
+
+@pytest.mark.long
+def test_signal_in_the_validation_of_the_start_ends_all_processes(tmp_path, base):
+    (tmp_path / "start_callbacks.py").write_text(MODULE)
+    command = [
+        sys.executable,
+        "-m",
+        "ssl_vision",
+        "fit",
+        *OPTIONS,
+        f"--initial_checkpoint={base}",
+        "--name=run",
+    ]
+    processes = ["--trainer.devices=2", "--trainer.strategy=ddp"]
+    killed = subprocess.run([*command, *processes, "--trainer.callbacks=start_callbacks.Kill"], cwd=tmp_path)
+    assert killed.returncode == 128 + signal.SIGTERM
+    assert not (tmp_path / "runs" / "run" / "checkpoints" / "last.ckpt").exists()
+
+
+def test_options_stated_as_yaml_take_precedence_over_those_of_the_weights(folder, base):
+    run = fit(folder, "yaml", f"--initial_checkpoint={base}", '--data.views={"mean": [0.5, 0.5, 0.5]}')
+    assert Run(run).setting("data.views.mean") == [0.5] * 3
+
+
+def test_unknown_pretrained_tag_is_an_input_error(tmp_path, capsys):
+    encoder = [
+        "--model.encoder=Timm",
+        "--model.encoder.name=resnet18.nonsense",
+        "--model.encoder.pretrained=true",
+    ]
+    assert main(["fit", *TINY[1:], f"--runs_dir={tmp_path}", *encoder]) == 2
+    assert "resnet18.nonsense" in capsys.readouterr().err
+
+
+def test_collapse_of_the_start_is_not_counted(folder, base, capsys):
+    fit(folder, "floor", f"--initial_checkpoint={base}", "--metrics.rank_floor=100")
+    assert "collapsed      at 2 of 2 validations" in capsys.readouterr().out

@@ -199,6 +199,11 @@ class RepresentationMetrics(pl.Callback):
     ) -> None:
         if _is_start(trainer):
             self._start = correct
+        elif trainer.state.fn != "fit":
+            return
+        elif self._start is not None and len(self._start) != len(correct):
+            rank_zero_warn("not checked against the initial weights: the validation images have changed")
+            self._start = None
         elif self._start is not None and (gain := AccuracyDifference.of(correct, self._start)).high < 0:
             rank_zero_warn(f"training harms: kNN accuracy minus that of the initial weights is {gain}")
             pl_module.log("val/below_start", 1.0, prog_bar=True, sync_dist=True)

@@ -36,7 +36,7 @@ from ssl_vision.cli.fit_summary import nothing_left, summary, validated
 from ssl_vision.cli.import_paths import class_paths, local_modules
 from ssl_vision.cli.parser import ArgumentParser, expanded, one_line
 from ssl_vision.cli.progress_bar import RunBar
-from ssl_vision.cli.recipes import settings
+from ssl_vision.cli.recipes import stated_options
 from ssl_vision.cli.run_options import (
     add_run_options,
     check_callbacks,
@@ -146,7 +146,7 @@ class FitCLI(LightningCLI):
         if config.metrics.k is None:
             config.metrics.k = knn_k(config.data.class_path)
         if self.command == "fit":
-            set_options_for_weights(config, given=dict(settings(self.args)))
+            set_options_for_weights(config, given=stated_options(self.args))
         plain = yaml.safe_load(self.parser.dump(config, skip_unset=False, skip_validation=True))
         others = [key for key in plain if key not in (*_FIRST, *_NOT_RECORDED)]
         self.recorded = below_home({key: plain[key] for key in (*_FIRST, *others)})
@@ -193,9 +193,11 @@ class FitCLI(LightningCLI):
         """
         objects, config = self.config_init, self.config_init.trainer
         shown = config.enable_progress_bar is not False
+        callbacks: list[pl.Callback]
         if self.command == "validate":
-            bar = [RunBar()] if shown else []
-            kwargs |= {"logger": False, "enable_checkpointing": False, "callbacks": [*bar, objects.metrics]}
+            callbacks = [*([RunBar()] if shown else []), *([OnlineProbe()] if objects.online_probe else [])]
+            callbacks.append(objects.metrics)
+            kwargs |= {"logger": False, "enable_checkpointing": False, "callbacks": callbacks}
             return super().instantiate_trainer(**kwargs)
         folder = self.folder
         log = RunLog(folder.metrics_file, folder.lock.verify)
@@ -209,7 +211,7 @@ class FitCLI(LightningCLI):
         check_callbacks(own_callbacks)
         has_objective = "objective" in dict(self.model.named_children())
         files = AtomicCheckpointIO(folder.last, folder.previous, folder.lock.verify)
-        callbacks: list[pl.Callback] = [*own_callbacks, objects.metrics]
+        callbacks = [*own_callbacks, objects.metrics]
         callbacks += [StepSeeds(torch.initial_seed()), Times(), Memory()]
         callbacks += [ObjectiveStatistics(), WeightHistogram(log)] if has_objective else []
         callbacks += [SkipNonFiniteSteps(objects.patience, objective="objective" if has_objective else None)]
@@ -218,8 +220,8 @@ class FitCLI(LightningCLI):
         epochs, steps = objects.save_every_n_epochs, objects.save_every_n_steps
         callbacks += [
             RunRecord(folder, self.recorded, checkpoint=self._file, check=self.check),
-            *([StartRecord(folder)] if self.checkpoint is None and starts_from_weights(self.config) else []),
             ResumeCheckpoint(folder, files, every_n_epochs=epochs, every_n_steps=steps),
+            *([StartRecord(folder)] if self.checkpoint is None and starts_from_weights(self.config) else []),
             *tracking,
         ]
         if shown and not any(isinstance(callback, ProgressBar) for callback in own_callbacks):

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import Any, Literal
 
 from jsonargparse import Namespace
@@ -116,8 +117,9 @@ def set_options_for_weights(config: Namespace, *, given: Collection[str]) -> Non
     if expected is None and isinstance(encoder, Namespace) and encoder.class_path.endswith(".Timm"):
         import timm
 
-        if (weights := timm.get_pretrained_cfg(encoder.init_args.name)) is not None:
-            expected = weights.mean, weights.std
+        with suppress(RuntimeError):  # the encoder itself reports a name that does not exist
+            if (weights := timm.get_pretrained_cfg(encoder.init_args.name)) is not None:
+                expected = weights.mean, weights.std
     if expected is not None and len(expected[0]) == len(views.mean) and expected != (views.mean, views.std):
         views.mean, views.std = expected
         rank_zero_info(

@@ -191,7 +191,8 @@ class ResumeCheckpoint(Checkpoint):
         batches = batches_of_epoch(trainer)
         within_step = batches % trainer.accumulate_grad_batches and batches < trainer.num_training_batches
         if self._signal and not within_step:
-            self._save(trainer)
+            if batches or trainer.current_epoch:  # otherwise, the run starts again
+                self._save(trainer)
             self._settle(trainer)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

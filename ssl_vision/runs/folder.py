@@ -116,7 +116,7 @@ class RunFolder:
     def clear(self) -> None:
         """Delete the files that a run, its evaluation and its exports wrote, except ``config.yaml``."""
         files = [*(self.path / name for name in _LOGS), self.report_file, *self.results()]
-        files += [self.start, *self.checkpoints.glob("*.ckpt")]
+        files += [self.last, self.previous, self.start]
         files += [file for file in self.features.glob("*.pt") if _FEATURES.fullmatch(file.name)]
         for file in files:
             with suppress(FileNotFoundError, IsADirectoryError):

@@ -43,8 +43,8 @@ class RunLog(Logger):
 
     @property
     def name(self) -> str:
-        """An empty string, so that checkpoints of Lightning's callbacks are beside ``last.ckpt``."""
-        return ""
+        """The run directory's name."""
+        return self._path.parent.name
 
     @property
     def version(self) -> str:

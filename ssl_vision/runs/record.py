@@ -118,11 +118,12 @@ class RunRecord(pl.Callback):
         checkpoint[CHECKPOINT_KEY] = self._record
 
 
-class StartRecord(pl.Callback):
+class StartRecord(pl.callbacks.Checkpoint):
     """Writes the given weights from which a run starts to ``start.ckpt``, and validates them.
 
-    They are the baseline of what the run achieves. Their metrics are logged with step and epoch −1. This
-    follows `RunRecord`, which locks the directory.
+    They are the baseline of what the run achieves. Their metrics are logged with step and epoch −1, and early
+    stopping ignores them. This follows `RunRecord`, which locks the directory, and `ResumeCheckpoint`, which
+    listens to signals; Lightning moves both `Checkpoint` callbacks to the end.
 
     Args:
         folder: run directory.
@@ -134,12 +135,15 @@ class StartRecord(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write and validate the weights."""
         trainer.save_checkpoint(self.folder.start, weights_only=False)
-        loggers, trainer.loggers = trainer.loggers, []  # Lightning would log the metrics at step 0
-        validate_now(trainer)
-        trainer.loggers = loggers
+        callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        trainer.callbacks = [each for each in callbacks if not isinstance(each, pl.callbacks.EarlyStopping)]  # type: ignore[attr-defined]
+        try:
+            validate_now(trainer)
+        finally:
+            trainer.callbacks = callbacks  # type: ignore[attr-defined]
         metrics = trainer.callback_metrics.items()
         row = {name: float(value) for name, value in metrics if name.startswith("val/")}
-        for logger in loggers:
+        for logger in trainer.loggers:
             logger.log_metrics(row | {"epoch": -1}, step=-1)
 
 

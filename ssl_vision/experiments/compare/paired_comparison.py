@@ -131,8 +131,6 @@ def compare(
     conditions = shared_conditions(runs, rows)
     if len(members) == 1 and not all("gain" in row for row in rows):
         raise InputError(f"--by {by}: every run has it as {next(iter(members))}: nothing to compare")
-    if baseline is not None and baseline not in members:
-        raise InputError(f"--baseline {baseline}: no such group{closest_match(baseline, list(members))}")
     seeds = sorted(set.intersection(*map(set, members.values())))
     if not seeds:
         each = "; ".join(f"{name}: {', '.join(map(str, sorted(own)))}" for name, own in members.items())
@@ -156,7 +154,10 @@ def compare(
         gain_of = {run: description.scale * row["gain"] for run, row in zip(runs, rows, strict=True)}
         starts = (value - gain_of[run] for run, value in zip(groups[0].runs, groups[0].values, strict=True))
         groups.append(Group("start", (), tuple(round(start, 9) for start in starts)))
-        baselines.pop("start")
+        baselines.pop("start", None)
+    names = [group.name for group in groups]
+    if baseline is not None and baseline not in names:
+        raise InputError(f"--baseline {baseline}: no such group{closest_match(baseline, names)}")
     comparison = Comparison(
         by=by,
         metric=metric,

@@ -166,7 +166,7 @@ class Worker:
         size = run.folder.metrics_file.stat().st_size if run.folder.metrics_file.exists() else 0
         if size > process.metrics_size:
             process.metrics_size = size
-            values = [value for _, _, value in run.curve(self.study.file.metric.name)]
+            values = [value for step, _, value in run.curve(self.study.file.metric.name) if step >= 0]
             process.pruned = self.study.ends_early(process.claim, values)
             if process.pruned:
                 process.stop()
