@@ -254,7 +254,7 @@ def test_custom_retrieval_matches_loops():
     splits = SimpleNamespace(images={"test": SimpleNamespace(labels=labels)})
     values = importlib.import_module("my_retrieval").Retrieval().measure(source, splits, 0)
     expected = {"map": sum(precisions) / 30, "recall@1": sum(first) / 30}
-    assert {metric: value for metric, value, _ in values} == pytest.approx(expected)
+    assert {each.metric: each.value for each in values} == pytest.approx(expected)
 
 
 def test_robustness_protocol_classifies_corrupted_images(tiny_run, capsys):
