@@ -1,12 +1,16 @@
 """Make the images of docs/start_from_weights.md, and collect the runs of its sweeps as rows of JSON.
 
     python benchmarks/adaptation.py images data garden others
+    python benchmarks/adaptation.py reestimate runs/RUN
+    ssl-vision evaluate runs/RUN --beside reestimated=runs/RUN/reestimated.pt --protocol macl
     python benchmarks/adaptation.py collect runs/adapt_efficientnet runs/adapt_resnet
 
 ``images`` writes CIFAR-100 as folders of PNG files. Twenty classes (flowers, fruit and vegetables, trees,
 insects) are in GARDEN: of each, the first 20 train images in train/CLASS, the next 180 without labels
 directly in train, and all test images in test/CLASS. The train images of the other classes are in
 OTHERS/train, without labels.
+
+``reestimate`` computes the statistics of BatchNorm in the encoder of a run anew, over its plain train images.
 
 ``collect`` adds a row to benchmarks/results/adaptation.json for each run that is not running and was
 evaluated under the protocols macl and benchmarks/knn20.yaml. A run that is collected again replaces its row.
@@ -22,10 +26,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image
 from provenance import RESULTS, training_source
 from rows import Row
+from torch import nn
 
+from ssl_vision.data import ImageFolder
+from ssl_vision.pretrained.backbones import read_backbone
 from ssl_vision.runs.registry import Run, find_runs
 
 DOMAIN = ("flowers", "fruit_and_vegetables", "trees", "insects")
@@ -93,6 +101,22 @@ def save_image(pixels: Any, file: Path) -> None:
     Image.fromarray(pixels).save(file)
 
 
+@torch.no_grad()
+def reestimate(path: Path) -> None:
+    """Write the encoder of a run with statistics of BatchNorm over its plain train images."""
+    encoder, about = read_backbone(path)
+    images = ImageFolder(root=Run(path).setting("data.root"), image_size=about.decoded_size).split("pretrain")
+    for module in encoder.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_running_stats()
+            module.momentum = None  # the mean over all batches
+            module.train()
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    for rows in order.split(256):
+        encoder(about.views.plain(images.at(rows)))
+    torch.save(encoder.state_dict(), path / "reestimated.pt")
+
+
 def row(run: Run, source: Row) -> Row | None:
     """Return the result of a run; None if it was not evaluated under both protocols.
 
@@ -136,8 +160,9 @@ def accuracy(run: Run, fields: dict[str, Any]) -> Row | None:
         fields: fields of its rows in evaluation.json.
 
     Returns:
-        The value, its epoch, the value of the start, the gain with its interval, and the number of test
-        images. Start and gain are None for a run from random weights. None if there is no such row.
+        The value, its epoch, the values of the start and with re-estimated statistics, the gain with its
+        interval, and the number of test images. Start and gain are None for a run from random weights. None
+        if there is no such row.
     """
     fields = {"layer": "backbone", "split": "test"} | fields
     rows = [each for each in run.evaluation if fields.items() <= each.items()]
@@ -145,8 +170,8 @@ def accuracy(run: Run, fields: dict[str, Any]) -> Row | None:
     if "trained" not in latest:
         return None
     names = ("value", "epoch", "gain", "gain_low", "gain_high", "test_images")
-    start = latest.get("start")
-    return {name: latest["trained"].get(name) for name in names} | {"start": start and start["value"]}
+    others = {name: latest.get(name, {}).get("value") for name in ("start", "reestimated")}
+    return {name: latest["trained"].get(name) for name in names} | others
 
 
 def collect(sweeps: Sequence[Path], command: str | None = None, commit: str | None = None) -> None:
@@ -181,6 +206,8 @@ def main() -> None:
     making.add_argument("root", type=Path, metavar="CIFAR100_ROOT", help="has the folder cifar-100-python")
     making.add_argument("garden", type=Path, metavar="GARDEN", help="folder of the 20 classes")
     making.add_argument("others", type=Path, metavar="OTHERS", help="folder of the other classes")
+    estimating = actions.add_parser("reestimate")
+    estimating.add_argument("run", type=Path, metavar="RUN", help="directory of the run")
     collecting = actions.add_parser("collect")
     collecting.add_argument("sweeps", type=Path, nargs="+", metavar="SWEEP", help="directory of the runs")
     collecting.add_argument("--command", help="command that trained the runs, if not a sweep of benchmarks/")
@@ -188,6 +215,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.action == "images":
         images(options.root, options.garden, options.others)
+    elif options.action == "reestimate":
+        reestimate(options.run)
     else:
         collect(options.sweeps, options.command, options.commit)
 

@@ -12,7 +12,8 @@ ARMS = ("adapt", "naive", "random")
 ACCURACIES = {"knn": "kNN (k = 20) %", "linear": "linear %"}
 """Headings of the accuracies of a row."""
 
-STATISTICS = ("batch", "fixed")
+STATISTICS = ("batch", "reestimated", "fixed")
+"""Columns of the table of statistics; those of ``batch`` can be re-estimated after training."""
 
 
 def encoder_title(row: Row) -> str:
@@ -82,6 +83,12 @@ def alarm_cell(rows: Sequence[Row]) -> str:
     return f"{below} of {validations}"
 
 
+def reestimated(row: Row, accuracy: str) -> Row:
+    """Return a row with the accuracy that re-estimated statistics have, without an interval."""
+    value = row[accuracy]["reestimated"]
+    return row | {accuracy: row[accuracy] | {"value": value, "gain_low": None}}
+
+
 def statistics_of_batch_norm() -> list[list[str]]:
     """Return accuracies of the start and differences from it, by encoder, size and BatchNorm statistics."""
     groups: dict[tuple[str, int], list[Row]] = {}
@@ -100,7 +107,10 @@ def statistics_of_batch_norm() -> list[list[str]]:
             start = start_of(group, accuracy)
             cells.append(mean_cell([start], "knn_top1"))
             for name in STATISTICS:
-                rows = [row for row in group if row["encoder_statistics"] == name]
+                trained = "batch" if name == "reestimated" else name
+                rows = [row for row in group if row["encoder_statistics"] == trained]
+                if name == "reestimated":
+                    rows = [reestimated(row, accuracy) for row in rows if row[accuracy].get("reestimated")]
                 cells.append(gain_cell(rows, accuracy, start) if rows else "")
         lines.append([encoder, str(size), *cells])
     return lines if groups else []
