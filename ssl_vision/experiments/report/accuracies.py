@@ -9,7 +9,7 @@ from markupsafe import Markup
 from ssl_vision.cli.fit_summary import validation_value
 from ssl_vision.descriptions import MetricDescription, described, description_of
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.results import Row, table
+from ssl_vision.evaluation.results import START, Row, table
 from ssl_vision.experiments.report.context import ReportContext
 from ssl_vision.experiments.report.gallery import Captioned, captioned, queries
 from ssl_vision.experiments.report.page import Missing, macros, render_template
@@ -30,7 +30,7 @@ _CONDITIONS = (
 Hyperparameters that a grid search selects may differ.
 """
 
-BASELINES = {"start": "the start", "untrained": "the untrained network", "pixels": "raw pixels"}
+BASELINES = {START: "the start", "untrained": "the untrained network", "pixels": "raw pixels"}
 """Baselines in sentences, by their names in evaluation.json."""
 
 _LAYERS = {
@@ -118,30 +118,28 @@ def _result(run: Run, metric: MetricDescription) -> dict[str, Any] | None:
     about += [f"T = {row['temperature']:g}"] if "temperature" in row else []
     about += [row["options"]] if row.get("options") else []
     about += [f"epoch {row['epoch']}"] if row.get("epoch", run.epoch) != run.epoch else []
-    own = rows_of_own_data([row], run.config, epoch=row.get("epoch", 0))
+    own, gain = rows_of_own_data([row], run.config, epoch=row.get("epoch", 0)), Row.read(row).gain
     data = [] if own else [row[name] for name in ("data", "root", "folder", "settings") if row.get(name)]
     return {
         "title": metric.long_title,
         "about": ", ".join(about),
         "place": " ".join([*data, row["split"], "split"]),
         "values": shown,
-        "verdict": _verdict(metric, Row.read(row), {name: each.value for name, each in read.items()}),
+        "gain": gain and f"{metric.long_title} minus that of the start: {gain}: {gain.verdict}.",
+        "verdict": _verdict(metric, row["value"], {name: each.value for name, each in read.items()}),
     }
 
 
-def _verdict(metric: MetricDescription, row: Row, baselines: dict[str, float]) -> str:
-    """State whether pretraining helped, and by how many points it is above or below each baseline."""
-    start = (
-        ""
-        if row.gain is None
-        else f"{metric.long_title} minus that of the start: {row.gain}: {row.gain.verdict}. "
-    )
+def _verdict(metric: MetricDescription, value: float, baselines: dict[str, float]) -> str:
+    """State by how many points the trained network is above or below each baseline except the start."""
     parts = []
     for name, other in baselines.items():
-        points = round(metric.scale * (row.value - other), 2)
+        if name == BASELINES[START]:
+            continue
+        points = round(metric.scale * (value - other), 2)
         side = f"{abs(points):.2f} points {'above' if points > 0 else 'below'}" if points else "equal to"
         parts.append(f"{side} {name}")
-    return start + (f"In {metric.long_title}, it is {' and '.join(parts)}." if parts else "")
+    return f"In {metric.long_title}, it is {' and '.join(parts)}." if parts else ""
 
 
 def _facts(run: Run) -> list[tuple[str, str, str]]:
