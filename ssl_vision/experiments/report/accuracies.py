@@ -130,7 +130,7 @@ def _result(run: Run, metric: MetricDescription) -> dict[str, Any] | None:
 
 
 def _verdict(metric: MetricDescription, row: Row, baselines: dict[str, float]) -> str:
-    """State whether pretraining helped, and by how many points it is above or below each baseline."""
+    """State whether pretraining helped, and by how many points the row is above or below each baseline."""
     start = (
         ""
         if row.gain is None
