@@ -40,7 +40,7 @@ DOMAIN = ("flowers", "fruit_and_vegetables", "trees", "insects")
 """Superclasses of CIFAR-100 whose images are in GARDEN."""
 
 LABELLED, WITHOUT_LABELS = 20, 180
-"""Train images of each class with labels, and without."""
+"""Numbers of labelled and of unlabelled train images of each class."""
 
 MEASUREMENTS: dict[str, dict[str, Any]] = {
     "knn": {"protocol": "knn20", "metric": "knn_top1", "k": 20},
@@ -142,7 +142,7 @@ def row(run: Run, source: Row) -> Row | None:
 
 
 def arm(name: str) -> str | None:
-    """Return which recipe a run has, from the config file in its name; None if the sweep has no configs.
+    """Return the recipe of a run, from the config file in its name; None if the sweep has no configs.
 
     Example:
         >>> arm("config=configs_pretrain_adapt.yaml,seed_everything=0-fe26d5")
@@ -203,7 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     actions = parser.add_subparsers(dest="action", required=True)
     making = actions.add_parser("images")
-    making.add_argument("root", type=Path, metavar="CIFAR100_ROOT", help="has the folder cifar-100-python")
+    making.add_argument("root", type=Path, metavar="CIFAR100_ROOT", help="contains cifar-100-python")
     making.add_argument("garden", type=Path, metavar="GARDEN", help="folder of the 20 classes")
     making.add_argument("others", type=Path, metavar="OTHERS", help="folder of the other classes")
     estimating = actions.add_parser("reestimate")

@@ -30,7 +30,7 @@ def start_of(rows: Sequence[Row], accuracy: str) -> float | None:
 
 
 def gain_cell(rows: Sequence[Row], accuracy: str, start: float | None) -> str:
-    """Return the mean difference from the start in points, with a 95 % interval as far as there is one.
+    """Return the mean difference from the start in points, with a 95 % interval if there is one.
 
     With several seeds, it is Student's t interval over the seeds. With one, it is the paired interval over
     the test images of a run that started from these weights.

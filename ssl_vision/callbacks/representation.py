@@ -41,8 +41,8 @@ class RepresentationMetrics(pl.Callback):
     each query are measured on the backbone.
 
     ``trainer.check_val_every_n_epoch`` sets the interval, and ``data.val`` selects the images.
-    ``time/val_images`` is the number of images that kNN classifies, and ``time/leave_one_out`` is 1 if the
-    bank of each is all others.
+    ``time/val_images`` is the number of images that kNN classifies, and ``time/leave_one_out`` is 1 if each
+    is classified by all others.
 
     **In your own LightningModule**, pass the validation loaders of the queries and of the bank, whose batches
     have the labels at index 1, and return the representations from ``validation_step``, as the methods of

@@ -112,7 +112,7 @@ def _facts(run: Run, images: int | None) -> Iterator[tuple[str, str]]:
 
 
 def _occurrences(run: Run, metric: str, *, measured: str) -> str:
-    """Return at how many validations of trained weights a metric was logged that reports something."""
+    """Return at how many validations of trained weights a metric was logged that is otherwise absent."""
     validations = [step for step, _, _ in run.curve(measured) if step >= 0]
     found = [step for step, _, _ in run.curve(metric) if step >= 0]
     if not validations:

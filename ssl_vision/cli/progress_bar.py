@@ -11,7 +11,7 @@ from ssl_vision.progress import Progress
 from ssl_vision.runs.log import RunLog
 
 _ALARMS = {"val/collapsed": "COLLAPSED", "val/below_start": "BELOW START"}
-"""What the bar shows if the last validation has logged a metric."""
+"""Texts that the bar shows if the last validation has logged a metric."""
 
 
 class RunBar(ProgressBar):
@@ -57,7 +57,7 @@ class RunBar(ProgressBar):
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start a validation, within a run or on its own."""
-        for name in _ALARMS:  # only logged by validations that find what they report
+        for name in _ALARMS:  # only logged if there is something to report
             self._latest.pop(name, None)
         if self._job is None:
             self._show(Progress("validation", sum(trainer.num_val_batches), unit="batches"))

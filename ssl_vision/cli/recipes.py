@@ -94,7 +94,7 @@ def settings(options: Sequence[str]) -> Iterator[tuple[str, Any]]:
 
 
 def stated_options(options: Sequence[str]) -> set[str]:
-    """Return the names of all `settings`, also of those in values that are YAML or files of YAML."""
+    """Return the names of all `settings`, including those in values that are YAML or YAML files."""
     names = set()
     for name, value in settings(options):
         names.add(name)

@@ -94,11 +94,11 @@ def starts_from_weights(config: Namespace) -> bool:
 
 
 def set_options_for_weights(config: Namespace, *, given: Collection[str]) -> None:
-    """Keep the statistics of the weights that training starts from, unless the user states otherwise.
+    """Set the normalisation and the BatchNorm statistics of given initial weights, unless the user sets them.
 
-    BatchNorm of the encoder normalises with the running statistics of the weights, and images are normalised
-    as the weights expect. A run, its checkpoints and exported encoders state what they expect, and so does
-    timm for its models.
+    Images are normalised as the weights expect, and BatchNorm layers of the encoder use their running
+    statistics. Runs, checkpoints and exported encoders contain the expected mean and standard deviation, and
+    timm has those of its models.
 
     Args:
         config: config of ``fit``, modified in place. That of a run with random weights does not change.

@@ -75,8 +75,8 @@ class ImageData(pl.LightningDataModule):
 
     Attributes:
         knn_k: Default number of neighbours for kNN; smaller for data sets with small classes.
-        few_labels: Number of labelled train images below which `val="auto"` leaves one out; 0 never does. For
-            data sets of image files, it is 2,000: a tenth of fewer labels is less than 200 queries, whose
+        few_labels: Number of labelled train images below which `val="auto"` leaves one out; 0: never. For
+            data sets of image files, it is 2,000: a tenth of fewer labels is fewer than 200 queries, whose
             accuracy of 50 % has a 95 % interval of more than ± 6.9 points.
         skipped: Names of undecodable images in the splits read so far.
 
@@ -256,7 +256,7 @@ class ImageData(pl.LightningDataModule):
 
     @property
     def _reads_labels(self) -> bool:
-        """True if the module or a callback reads labels in training; a module may if it does not say."""
+        """True if the module or a callback reads labels in training, or if a module does not state it."""
         trainer: Any = self.trainer
         if trainer is None or any(getattr(each, "reads_labels", False) for each in trainer.callbacks):
             return True
@@ -373,7 +373,7 @@ class ImageData(pl.LightningDataModule):
     def val_dataloader(self) -> list[Batches]:
         """Return the loaders [queries, bank] of labelled images.
 
-        The loader of the queries is the only one if no train image has a label, and if `leaves_one_out`.
+        Only the loader of the queries is returned if no train image has a label, or if `leaves_one_out`.
 
         Raises:
             InputError: the bank is empty, or there are fewer than two queries.

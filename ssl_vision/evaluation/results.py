@@ -115,7 +115,7 @@ class Row:
 
 
 def with_gains(rows: Sequence[Row]) -> list[Row]:
-    """Add to each accuracy of the trained network its `Row.gain`, if the start was measured alike."""
+    """Add to each accuracy of the trained network its `Row.gain`, if the start was measured likewise."""
 
     def place(row: Row) -> tuple[Any, ...]:
         return row.protocol, row.layer, *_column(row)
@@ -133,7 +133,7 @@ def with_gains(rows: Sequence[Row]) -> list[Row]:
 
 
 def verdicts(rows: Sequence[Row]) -> list[str]:
-    """Say for each accuracy of the trained network whether training improved the weights it started from."""
+    """State for each accuracy of the trained network whether training improved its initial weights."""
     heads, *_ = table(rows) or [[""]]
     titles = dict(zip(_columns(rows), heads[1:], strict=True))
     return [

@@ -82,8 +82,8 @@ class Method(pl.LightningModule, ABC):
         encoder_statistics: statistics with which BatchNorm layers of the encoder normalise in training:
             ``"batch"``, those of the batch, or ``"fixed"``, the running statistics of the initial weights,
             which then do not change. Weights and biases of these layers are trained in both cases.
-            ``ssl-vision fit`` uses ``"fixed"`` if training starts from given weights, which new statistics
-            can harm; random initial weights need ``"batch"``.
+            ``ssl-vision fit`` uses ``"fixed"`` if training starts from given weights, because new statistics
+            can harm the encoder. Random initial weights require ``"batch"``.
         chunk_size: number of images that pass through the network at a time; None disables chunks. It reduces
             the memory of a large batch. The objective uses the whole batch, and BatchNorm one chunk.
         compile_mode: mode of ``torch.compile`` for the encoder; None does not compile it. ``"default"``,

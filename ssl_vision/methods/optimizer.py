@@ -39,13 +39,13 @@ class OptimizerRule:
         freeze: names of modules or parameters that are not trained, such as ``backbone.network.patch_embed``
             (Chen et al. 2021, MoCo v3). These modules are in evaluation mode: dropout is off, and BatchNorm
             normalises with its running statistics, which do not change.
-        freeze_epochs: epochs at the start in which the projection head adapts to the encoder, whose learning
-            rate is 0 and which is in evaluation mode. The encoder's learning rate then rises linearly over
+        freeze_epochs: number of epochs at the start in which only the projection head is trained. The
+            encoder is in evaluation mode and has the learning rate 0, which then rises linearly over
             ``warmup_epochs`` to that of the schedule.
         momentum: momentum of ``"sgd"``, ``"lars"`` and ``"muon"``.
         schedule: schedule of the learning rate: ``"constant"``, or ``"cosine"`` to 0.001 ``lr`` over the run.
-        warmup_epochs: epochs of linear rise from 0: of all learning rates at the start of the cosine
-            schedule, and of the encoder's after ``freeze_epochs``.
+        warmup_epochs: number of epochs in which a learning rate rises linearly from 0: all rates at the start
+            of the cosine schedule, and the encoder's rate after ``freeze_epochs``.
         lr_scaling: scaling of the learning rate with the batch size: ``"none"``, ``"linear"`` or ``"sqrt"``.
             For N images per step, of all processes and accumulated batches, the rate is lr,
             lr · N / reference_batch_size (Goyal et al. 2017) or lr · √(N / reference_batch_size)

@@ -96,7 +96,7 @@ def freeze(module: nn.Module, names: Sequence[str]) -> None:
 
 
 def evaluate_frozen(module: nn.Module, names: Sequence[str]) -> None:
-    """Put submodules into evaluation mode, and their copies in a momentum network.
+    """Put submodules, and their copies in a momentum network, into evaluation mode.
 
     Args:
         module: the module.

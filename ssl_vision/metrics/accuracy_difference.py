@@ -71,7 +71,7 @@ class AccuracyDifference(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Whether pretraining helped, if the first network is the pretrained one and the second its start."""
+        """Statement whether pretraining helped, for a trained network and the start of its training."""
         if self.low > 0:
             return "pretraining helped"
         if self.high < 0:

@@ -157,7 +157,7 @@ class KNNScore:
     top5: float | None
     """Share of labelled queries whose class is among the best five; None with fewer than five classes."""
     correct: Tensor = field(compare=False, repr=False)
-    """Whether the class with the best score is the true one, bool of shape (n,) for n labelled queries."""
+    """Which of the n labelled queries have their true class as the best one, bool of shape (n,)."""
 
 
 def knn_table(

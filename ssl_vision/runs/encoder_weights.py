@@ -120,7 +120,7 @@ def read_weights(path: Path, *, option: str) -> dict[str, Tensor]:
 
 
 def stated_normalisation(path: str | Path) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Return the mean and the standard deviation by which weights expect images to be normalised.
+    """Return the mean and the standard deviation with which weights expect images to be normalised.
 
     A run, a checkpoint of ``ssl-vision fit`` and an exported encoder state them; None for other files.
     """

@@ -121,9 +121,9 @@ class RunRecord(pl.Callback):
 class StartRecord(pl.callbacks.Checkpoint):
     """Writes the given weights from which a run starts to ``start.ckpt``, and validates them.
 
-    They are the baseline of what the run achieves. Their metrics are logged with step and epoch −1, and early
-    stopping ignores them. This follows `RunRecord`, which locks the directory, and `ResumeCheckpoint`, which
-    listens to signals; Lightning moves both `Checkpoint` callbacks to the end.
+    These weights are a baseline of the run. Their metrics are logged with step and epoch −1, and early
+    stopping ignores them. The callback runs after `RunRecord`, which locks the directory, and after
+    `ResumeCheckpoint`, which handles signals; Lightning moves both `Checkpoint` callbacks to the end.
 
     Args:
         folder: run directory.

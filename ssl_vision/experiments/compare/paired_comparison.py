@@ -76,7 +76,7 @@ class Comparison:
     groups: tuple[Group, ...]
     """Groups in descending order of their means. Accuracies are in percent."""
     baselines: Mapping[str, float]
-    """Means of the start, the untrained network and raw pixels where they were evaluated, as the groups'."""
+    """Means of the start, the untrained network and raw pixels, if evaluated. Accuracies are in percent."""
     pairs: tuple[Pair, ...] = ()
     tests: int = 0
     """Number of pairs for which p is corrected, in this comparison and others of the same family."""
