@@ -204,7 +204,19 @@ MODULE = """
 import os
 import signal
 
-from pytorch_lightning import Callback
+from pytorch_lightning import Callback, LightningDataModule
+from torch.utils.data import DataLoader
+
+from ssl_vision.data import Digits
+
+class Plain(LightningDataModule):
+    def __init__(self, batch_size: int = 8):
+        super().__init__()
+        images = Digits().split("train").images[:16].float() / 255
+        self.pairs = [((image, image), 0) for image in images]
+
+    def train_dataloader(self):
+        return DataLoader(self.pairs, batch_size=8)
 
 class Record(Callback):
     def on_validation_end(self, trainer, pl_module):
@@ -271,3 +283,37 @@ def test_unknown_pretrained_tag_is_an_input_error(tmp_path, capsys):
 def test_collapse_of_the_start_is_not_counted(folder, base, capsys):
     fit(folder, "floor", f"--initial_checkpoint={base}", "--metrics.rank_floor=100")
     assert "collapsed      at 2 of 2 validations" in capsys.readouterr().out
+
+
+def test_start_without_validation_data_is_kept_but_not_validated(tmp_path, base, monkeypatch):
+    (tmp_path / "start_callbacks.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "start_callbacks", raising=False)
+    options = ["--data=start_callbacks.Plain", *OPTIONS, f"--initial_checkpoint={base}", "--name=plain"]
+    assert main(["fit", *options, "--trainer.max_epochs=1"]) == 0
+    run = Run(tmp_path / "runs" / "plain")
+    assert run.folder.start.exists()
+    assert not run.curve("val/knn_top1")
+
+
+def test_validate_classifies_the_images_of_training_with_an_online_probe(tmp_path, capsys):
+    for number in range(120):
+        file = tmp_path / "images" / "train" / "ab"[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (2 * number, 100, 100)).save(file)
+    data = [
+        "--data=ImageFolder",
+        f"--data.root={tmp_path}/images",
+        "--data.image_size=8",
+        "--data.views.size=8",
+    ]
+    options = [*data, *OPTIONS, f"--runs_dir={tmp_path}", "--name=probe", "--trainer.max_epochs=1"]
+    assert main(["fit", *options, "--online_probe=true", "--data.batch_size=32"]) == 0
+    logged = Run(tmp_path / "probe").last("val/knn_top1")
+    capsys.readouterr()
+    assert main(["validate", str(tmp_path / "probe")]) == 0
+    printed = capsys.readouterr().out
+    assert "val/knn_top1" in printed
+    assert f"{100 * logged:.2f} %" in printed
+    assert "(12 images)" in printed

@@ -18,7 +18,7 @@ from ssl_vision.data.loading.decoding import GreyValues, grey_values, open_image
 from ssl_vision.data.loading.fingerprint import digest_of_content
 from ssl_vision.data.loading.prefetch import prefetched
 from ssl_vision.data.module import Split
-from ssl_vision.metrics.neighbours import nearest
+from ssl_vision.metrics.neighbours import nearest_others
 from ssl_vision.progress import tracked
 from ssl_vision.tables import aligned
 
@@ -171,7 +171,7 @@ def _near_duplicates(files: Sequence[ImageFile]) -> Iterator[str]:
     if len(shown) < 2:
         return
     rows = torch.from_numpy(np.stack([file.thumbnail for file in shown if file.thumbnail is not None]))
-    neighbours = nearest(rows, rows, k=min(3, len(shown)))
+    neighbours = nearest_others(rows, min(2, len(shown) - 1))
     pairs: dict[tuple[int, int], float] = {}
     for row, (similarities, others) in enumerate(zip(*(each.tolist() for each in neighbours), strict=True)):
         for similarity, other in zip(similarities, others, strict=True):

@@ -8,11 +8,13 @@ import os
 import random
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 from sweeping import started, table, until
 
 from ssl_vision.experiments.sweeps.sweep import run
+from ssl_vision.experiments.sweeps.worker import Worker
 
 KILLS = int(os.environ.get("SSL_VISION_KILLS", "5"))
 
@@ -167,3 +169,15 @@ def test_trials_see_the_gpu_of_their_slot(sweep_path, tmp_path, monkeypatch):
     run([file, f"--runs_dir={tmp_path}", "--per_gpu=2"])
     devices = [(tmp_path / "trial" / f"x={x}" / "starts").read_text().split()[0] for x in range(4)]
     assert sorted(devices) == ["0", "0", "1", "1"]
+
+
+def test_validation_of_initial_weights_is_no_value_of_early_termination(tmp_path):
+    (tmp_path / "trial").mkdir()
+    (tmp_path / "trial" / "metrics.csv").write_text("step,epoch,val/knn_top1\n-1,-1,0.4\n9,0,0.5\n19,1,0.6\n")
+    seen = []
+    file = SimpleNamespace(early={}, metric=SimpleNamespace(name="val/knn_top1"))
+    study = SimpleNamespace(file=file, ends_early=lambda claim, values: seen.extend(values) or "")
+    claim = SimpleNamespace(trial=SimpleNamespace(name="trial"))
+    process = SimpleNamespace(claim=claim, protocols=(), pruned="", metrics_size=0)
+    Worker._watch(SimpleNamespace(plan=SimpleNamespace(folder=tmp_path), study=study), process)
+    assert seen == [0.5, 0.6]
