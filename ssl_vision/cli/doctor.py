@@ -86,7 +86,7 @@ def versions() -> Iterator[Check]:
     elif builds:
         yield Check("FAISS", f"{builds[0]} {installed[builds[0]]}")
     else:
-        yield Check("FAISS", "not installed; torch is used instead", "pip install 'ssl_vision[cpu]' or 'ssl_vision[gpu]'")
+        yield Check("FAISS", "not installed; torch replaces it", "pip install 'ssl_vision[cpu]' or '[gpu]'")
 
 
 def devices(torch: Any) -> Iterator[Check]:

@@ -54,7 +54,7 @@ def test_requirements_are_checked_against_installed_versions(installed, monkeypa
 @pytest.mark.parametrize(
     ("builds", "result", "state"),
     [
-        ({}, "not installed; torch is used instead", (True, False)),
+        ({}, "not installed; torch replaces it", (True, False)),
         ({"faiss_cpu": "1.9"}, "faiss-cpu 1.9", (False, False)),
         ({"faiss_gpu": "1.14"}, "faiss-gpu 1.14", (False, False)),
         ({"faiss_cpu": "1.9", "faiss_gpu": "1.14"}, "faiss-cpu and faiss-gpu conflict", (True, True)),
