@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -56,11 +56,11 @@ class PaperPlan(Plan):
     """Evaluate on the CPU."""
     adopts_runs: ClassVar[bool] = True
 
-    def trial(self, values: Mapping[tuple[str, ...], Any]) -> Trial:
+    def trial(self, params: Mapping[str, Any]) -> Trial:
         """Create the trial of a cell and a seed, whose directory is named after the cell."""
-        seed, options = values[("seed_everything",)], values[("settings",)]
-        parameters = {"seed_everything": seed, "settings": options}
-        return Trial(f"{options['name']}-s{seed}", parameters, {})
+        trial = super().trial(params)
+        name = f"{trial.parameters['settings']['name']}-s{trial.parameters['seed_everything']}"
+        return replace(trial, name=name, varied={})
 
     def train_command(self, trial: Trial) -> list[str]:
         """Return the command that trains a run, or continues it.
@@ -84,7 +84,7 @@ class PaperPlan(Plan):
         Raises:
             InputError: the directory contains another sweep.
         """
-        if before.file.content.get("description") != self.file.content["description"]:
+        if before.file.description != self.file.description:
             raise InputError(f"{self.folder} contains a sweep: choose another --runs_dir")
         return []
 

@@ -22,7 +22,7 @@ from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.descriptions import described, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.sweeps.launcher import Submitit, slots, submitted
-from ssl_vision.experiments.sweeps.sweep_file import Choice, SweepFile, parse_sweep
+from ssl_vision.experiments.sweeps.sweep_file import SweepFile, parse_sweep, size
 from ssl_vision.experiments.sweeps.trials import Plan, is_fit, short_names
 from ssl_vision.optional import needed
 from ssl_vision.runs.files import read_text
@@ -77,16 +77,15 @@ def run(args: Sequence[str]) -> None:
     parser = _parser()
     own_args, passed = _split(parser, list(args))
     options = parser.parse_args(own_args)
+    needed("optuna", extra="sweep")
     path = find_recipe(options.file, CONFIGS / "sweep", "sweep file")
     text = read_text(path)
     file = parse_sweep(text, where=str(path), cap=options.trials)
-    _check_metric(file, passed)
-    name = str(options.name or file.content.get("name") or path.stem)
+    name = str(options.name or file.name or path.stem)
     if name.startswith("."):
         raise InputError(f"--name {name}: a name must not begin with a dot")
     folder, protocols = run_path(options.runs_dir, name), _protocols(file, options.evaluate or ())
     plan = Plan(folder, text, options.trials, tuple(passed), options.seed, protocols)
-    needed("optuna", extra="sweep")
     if is_fit(file.command):
         _check_trials(plan)
     if options.dry_run:
@@ -144,9 +143,9 @@ def _show(plan: Plan) -> None:
     """
     file, trials = plan.file, plan.trials
     short = short_names([".".join(path) for path in file.varied])
-    sizes = {short[".".join(path)]: file.parameters[path].size for path in file.varied}
-    varied = [f"{name} ({size} values)" if math.isfinite(size) else name for name, size in sizes.items()]
-    count = str(len(trials)) if trials else f"{file.cap}, each chosen from the results of earlier ones"
+    sizes = {title: size(file.distributions[name]) for name, title in short.items()}
+    varied = [f"{name} ({count} values)" if math.isfinite(count) else name for name, count in sizes.items()]
+    count = str(len(trials)) if trials else f"{file.run_cap}, each chosen from the results of earlier ones"
     print(f"trials: {count}\nthey vary: {', '.join(varied) or 'nothing'}")
     if not trials:
         return
@@ -194,37 +193,27 @@ def _protocols(file: SweepFile, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_trials(plan: Plan) -> None:
-    """Check the options and classes of the first trials, before one is trained.
+    """Check the options and classes of the first trials, and the metric, before one is trained.
+
+    Classes of the user's may log any metric.
 
     Raises:
-        InputError: ``ssl-vision fit`` has no such option or class, or the sweep sets the option itself.
+        InputError: ``ssl-vision fit`` has no such option or class, the sweep sets the option itself, or no
+            trial can log the metric.
     """
-    parameters = plan.file.parameters
-    for path in parameters:
-        if ".".join(path) in _NO_PARAMETERS:
-            raise InputError(f"parameters.{'.'.join(path)}: a sweep sets this option itself")
-    lowest = {
-        path: each.values[0] if isinstance(each, Choice) else each.low for path, each in parameters.items()
-    }
-    for trial in plan.trials[:_CHECKED] or [plan.trial(lowest)]:
-        words = plan.train_command(trial)
+    for name in plan.file.distributions:
+        if name in _NO_PARAMETERS:
+            raise InputError(f"parameters.{name}: a sweep sets this option itself")
+    trials = plan.trials[:_CHECKED] or [next(plan.random_trials())]
+    commands = [plan.train_command(trial) for trial in trials]
+    for words in commands:
         checked(words[words.index("fit") + 1 :])
-
-
-def _check_metric(file: SweepFile, passed: Sequence[str]) -> None:
-    """Check that validation logs the metric, unless a class of the user's may log it.
-
-    Raises:
-        InputError: no trial can log the metric.
-    """
-    name = file.metric.name
-    choices = (each.values for each in file.parameters.values() if isinstance(each, Choice))
-    words = list(map(str, (*file.command, *itertools.chain.from_iterable(choices), *passed)))
-    others = [each for each in names_in_command(words) if not each.startswith("ssl_vision.")]
+    metric = plan.file.metric.name
     known = [*(each.logged_name for each in described()), "val/collapsed", "val/below_start"]
-    unknown = name.startswith("val/") and description_of(name).logged_name not in known
-    if unknown and is_fit(file.command) and not others:
-        raise InputError(f"metric.name: no trial logs '{name}'{closest_match(name, known)}")
+    if metric.startswith("val/") and description_of(metric).logged_name not in known:
+        names = itertools.chain.from_iterable(map(names_in_command, commands))
+        if all(name.startswith("ssl_vision.") for name in names):
+            raise InputError(f"metric.name: no trial logs '{metric}'{closest_match(metric, known)}")
 
 
 def _split(parser: ArgumentParser, args: list[str]) -> tuple[list[str], list[str]]:

@@ -161,7 +161,7 @@ class Worker:
     def _watch(self, process: TrialProcess) -> None:
         """Terminate a trial early if it is not among the best."""
         run = Run(self.plan.folder / process.claim.trial.name)
-        if self.study.file.early is None or process.protocols or process.pruned:
+        if self.study.file.early_terminate is None or process.protocols or process.pruned:
             return
         size = run.folder.metrics_file.stat().st_size if run.folder.metrics_file.exists() else 0
         if size > process.metrics_size:

@@ -175,7 +175,7 @@ def test_validation_of_initial_weights_is_no_value_of_early_termination(tmp_path
     (tmp_path / "trial").mkdir()
     (tmp_path / "trial" / "metrics.csv").write_text("step,epoch,val/knn_top1\n-1,-1,0.4\n9,0,0.5\n19,1,0.6\n")
     seen = []
-    file = SimpleNamespace(early={}, metric=SimpleNamespace(name="val/knn_top1"))
+    file = SimpleNamespace(early_terminate={}, metric=SimpleNamespace(name="val/knn_top1"))
     study = SimpleNamespace(file=file, ends_early=lambda claim, values: seen.extend(values) or "")
     claim = SimpleNamespace(trial=SimpleNamespace(name="trial"))
     process = SimpleNamespace(claim=claim, protocols=(), pruned="", metrics_size=0)
