@@ -164,7 +164,7 @@ CAPS = {
     "experiments/compare": (1040, 8),
     "experiments/report": (2293, 13),
     "experiments/reproduce": (564, 4),
-    "experiments/sweeps": (1291, 8),
+    "experiments/sweeps": (1260, 8),
     "export": (610, 5),
     "methods": (997, 15),
     "metrics": (1059, 12),

@@ -127,7 +127,7 @@ def run(args: Sequence[str]) -> None:
     study = SweepStudy(plan)
     _check_options(plan, study.begun())
     workers = options.workers or (os.cpu_count() or 1 if small else 1)
-    worker = Worker(study, slots(workers=workers, per_gpu=None), waits=False)
+    worker = Worker(study, slots(workers), waits=False)
     if options.dry_run:
         _list(plan, {record.trial.name: record.state for record in study.records()}, worker.unevaluated())
         return

@@ -106,23 +106,15 @@ def _bound_to(parent: int) -> Callable[[], None]:
     return bind
 
 
-def slots(*, workers: int | None, per_gpu: int | None) -> list[dict[str, str]]:
+def slots(workers: int | None) -> list[dict[str, str]]:
     """Return environment variables for each trial that may run at the same time.
 
     Args:
         workers: number of trials at a time. A single trial uses all GPUs, several trials are distributed over
             them. None starts one trial for each GPU, or one without a GPU.
-        per_gpu: number of trials at a time on each GPU, instead of ``workers``.
-
-    Raises:
-        InputError: both are given, or ``per_gpu`` is given and there is no GPU.
     """
-    if workers is not None and per_gpu is not None:
-        raise InputError("--workers and --per_gpu both set the number of trials at a time: use one of them")
     visible = _gpus()
-    if per_gpu is not None and not visible:
-        raise InputError("--per_gpu: nvidia-smi found no GPU; use --workers")
-    count = workers if workers is not None else len(visible) * (per_gpu or 1) or 1
+    count = workers if workers is not None else len(visible) or 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, cores // count))}
     shared = bool(visible) and (workers is None or workers > 1)
@@ -172,7 +164,7 @@ def submitted(job: Callable[[], Any], options: Submitit, *, folder: Path) -> lis
     """Start cluster jobs, each of which calls ``job``, with logs in a folder.
 
     Raises:
-        InputError: submitit is not installed, or SLURM is missing or rejects the jobs.
+        InputError: submitit is not installed.
     """
     submitit = needed("submitit", extra="sweep")
     optional = {
@@ -180,17 +172,13 @@ def submitted(job: Callable[[], Any], options: Submitit, *, folder: Path) -> lis
         "slurm_partition": options.partition,
         "slurm_account": options.account,
     }
-    try:
-        executor = submitit.AutoExecutor(folder=folder / "logs" / "jobs", cluster=options.cluster)
-        executor.update_parameters(
-            name=folder.resolve().name,
-            timeout_min=options.timeout_min,
-            gpus_per_node=options.gpus,
-            cpus_per_task=options.cpus,
-            **{name: value for name, value in optional.items() if value is not None},
-        )
-        with executor.batch():
-            return [executor.submit(job) for _ in range(options.jobs)]
-    except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as error:
-        first = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"submitit cannot start jobs on {options.cluster}: {first}") from error
+    executor = submitit.AutoExecutor(folder=folder / "logs" / "jobs", cluster=options.cluster)
+    executor.update_parameters(
+        name=folder.resolve().name,
+        timeout_min=options.timeout_min,
+        gpus_per_node=options.gpus,
+        cpus_per_task=options.cpus,
+        **{name: value for name, value in optional.items() if value is not None},
+    )
+    with executor.batch():
+        return [executor.submit(job) for _ in range(options.jobs)]

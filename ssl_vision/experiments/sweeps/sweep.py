@@ -5,11 +5,8 @@ import itertools
 import math
 import re
 import shlex
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
@@ -28,16 +25,10 @@ from ssl_vision.optional import needed
 from ssl_vision.runs.files import read_text
 from ssl_vision.runs.folder import run_path
 
-_NOT_HERE = {
-    "--overwrite": "delete the directory of the sweep, or choose another --name",
-    "--ckpt_path": "every trial continues from its last checkpoint automatically",
-}
-"""Options of ``fit`` that a sweep sets itself, and what to do instead."""
-
 _CHECKED = 100
 """Most trials whose options are checked before the first is trained."""
 
-_NO_PARAMETERS = ("ckpt_path", "name", "overwrite", "report", "runs_dir")
+_SETTLED = ("ckpt_path", "name", "overwrite", "report", "runs_dir")
 """Options of ``fit`` that a sweep sets for each trial, after its parameters."""
 
 _OPTION = re.compile(r"--?[A-Za-z]")
@@ -50,7 +41,6 @@ class SweepOptions:
 
     Args:
         workers: trials at a time; by default one for each GPU, or one. 0 only writes tables and plots.
-        per_gpu: trials at a time on each GPU.
         name: name of the sweep; by default that of the file.
         runs_dir: directory in which the sweep gets its own directory.
         trials: maximum number of trials, instead of run_cap in the file.
@@ -58,7 +48,6 @@ class SweepOptions:
     """
 
     workers: NonNegativeInt | None = None
-    per_gpu: PositiveInt | None = None
     name: str | None = None
     runs_dir: str = "runs"
     trials: PositiveInt | None = None
@@ -82,8 +71,6 @@ def run(args: Sequence[str]) -> None:
     text = read_text(path)
     file = parse_sweep(text, where=str(path), cap=options.trials)
     name = str(options.name or file.name or path.stem)
-    if name.startswith("."):
-        raise InputError(f"--name {name}: a name must not begin with a dot")
     folder, protocols = run_path(options.runs_dir, name), _protocols(file, options.evaluate or ())
     plan = Plan(folder, text, options.trials, tuple(passed), options.seed, protocols)
     if is_fit(file.command):
@@ -101,15 +88,17 @@ def _work(plan: Plan, options: Namespace) -> None:
     from ssl_vision.experiments.sweeps.worker import SlurmJob, Worker
 
     idle = options.workers == 0
-    places = [] if idle or options.submitit.jobs else slots(workers=options.workers, per_gpu=options.per_gpu)
+    places = [] if idle or options.submitit.jobs else slots(options.workers)
     study = SweepStudy(replace(plan, evaluate=()) if idle else plan)
     worker = Worker(study, places)
     done, count = study.left()
     print(f"{plan.folder}: {done} of {count} trials done", flush=True)
     problems: list[str] = []
     if options.submitit.jobs and not idle:
-        job = SlurmJob(plan, options.workers, options.per_gpu)
-        problems = _wait(submitted(job, options.submitit, folder=plan.folder))
+        jobs = submitted(SlurmJob(plan, options.workers), options.submitit, folder=plan.folder)
+        print(f"jobs {', '.join(job.job_id for job in jobs)}; Ctrl-C does not stop them", flush=True)
+        failed = [job for job in jobs if job.exception() is not None]
+        problems = [f"job {job.job_id} failed: see {job.paths.stderr}" for job in failed]
     elif places:
         print(f"ssl-vision runs {plan.folder} shows the progress of each trial", flush=True)
         worker.work()
@@ -117,20 +106,6 @@ def _work(plan: Plan, options: Namespace) -> None:
     text, files = write_results(plan.folder, records, study.file.metric)
     print(f"\n{text}\n\nwritten to {plan.folder}: {', '.join(files)}")
     worker.conclude(problems)
-
-
-def _wait(jobs: Sequence[Any]) -> list[str]:
-    """Wait for cluster jobs and return a message for each failed one."""
-    print(f"jobs {', '.join(job.job_id for job in jobs)}; Ctrl-C does not stop them", flush=True)
-    try:
-        while not all(job.done() for job in jobs):
-            time.sleep(2)
-    except KeyboardInterrupt:
-        print(
-            "the jobs keep running; the same command with --workers 0 shows their progress", file=sys.stderr
-        )
-        raise SystemExit(130) from None
-    return [f"job {job.job_id} failed: see {job.paths.stderr}" for job in jobs if job.exception() is not None]
 
 
 def _show(plan: Plan) -> None:
@@ -164,10 +139,9 @@ def _protocols(file: SweepFile, names: Sequence[str]) -> tuple[str, ...]:
         return ()
     if not is_fit(file.command):
         raise InputError("--evaluate: the command of the sweep file is not ssl-vision fit")
-    from ssl_vision.evaluation.protocol import read_protocol, shipped
+    from ssl_vision.evaluation.protocol import read_protocol
 
-    every = [name for name in shipped() if name != "online"]  # which requires --online_probe true
-    chosen = tuple(dict.fromkeys(each for name in names for each in (every if name == "all" else [name])))
+    chosen = tuple(dict.fromkeys(names))
     if len({read_protocol(name).name for name in chosen}) < len(chosen):
         raise InputError(f"--evaluate: two of {', '.join(chosen)} have the same name")
     return chosen
@@ -182,9 +156,10 @@ def _check_trials(plan: Plan) -> None:
         InputError: ``ssl-vision fit`` has no such option or class, the sweep sets the option itself, or no
             trial can log the metric.
     """
-    for name in plan.file.distributions:
-        if name in _NO_PARAMETERS:
-            raise InputError(f"parameters.{name}: a sweep sets this option itself")
+    passed = (word.partition("=")[0].removeprefix("--") for word in plan.options)
+    for name in (*plan.file.distributions, *passed):
+        if name in _SETTLED:
+            raise InputError(f"{name}: a sweep sets this option itself")
     trials = plan.trials[:_CHECKED] or [next(plan.random_trials())]
     commands = [plan.train_command(trial) for trial in trials]
     for words in commands:
@@ -201,7 +176,7 @@ def _split(parser: ArgumentParser, args: list[str]) -> tuple[list[str], list[str
     """Separate the options of this command from those of the trials.
 
     Raises:
-        InputError: an option closely resembles one of this command, or is set by the sweep itself.
+        InputError: an option closely resembles one of this command.
     """
     own_names = [option for action in actions(parser) for option in action.option_strings]
     own_args: list[str] = []
@@ -214,8 +189,6 @@ def _split(parser: ArgumentParser, args: list[str]) -> tuple[list[str], list[str
             near = difflib.get_close_matches(name, own_names, n=1, cutoff=0.85)
             if destination is trial_args and near:
                 raise InputError(f"{name}: did you mean {near[0]}?")
-            if name in _NOT_HERE:
-                raise InputError(f"{name}: {_NOT_HERE[name]}")
         destination.append(arg)
     return own_args, trial_args
 

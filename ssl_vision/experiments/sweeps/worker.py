@@ -322,12 +322,10 @@ class SlurmJob:
 
     plan: Plan
     workers: int | None
-    per_gpu: int | None
 
     def __call__(self) -> int:
         """Run until there is no trial to start, and return the number of a received signal or 0."""
-        places = slots(workers=self.workers, per_gpu=self.per_gpu)
-        return Worker(SweepStudy(self.plan), places, waits=False).work()
+        return Worker(SweepStudy(self.plan), slots(self.workers), waits=False).work()
 
     def checkpoint(self) -> Any:
         """Return the job that submitit queues again at the time limit, when the trials save and end."""

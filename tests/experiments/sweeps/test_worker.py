@@ -166,7 +166,7 @@ def test_trials_see_the_gpu_of_their_slot(sweep_path, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     file = sweep_path({"x": {"values": list(range(8))}, "pause": {"value": 0.2}})
-    run([file, f"--runs_dir={tmp_path}", "--per_gpu=2"])
+    run([file, f"--runs_dir={tmp_path}", "--workers=4"])
     devices = [(tmp_path / "trial" / f"x={x}" / "starts").read_text().split()[0] for x in range(4)]
     assert sorted(devices) == ["0", "0", "1", "1"]
 
