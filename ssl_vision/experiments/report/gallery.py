@@ -183,27 +183,17 @@ def captioned(
     return sheet.tile(place, f"image {row}, {name}", classes=kind), [f"{mark}{name}", *lines]
 
 
-def first_batch(data: ImageData, count: int) -> Tensor:
-    """Indices of at most so many images of the first batch.
-
-    Raises:
-        Missing: There are no images.
-    """
-    indices = Order(len(data.split("pretrain")), shuffle=True, seed=data.seed).rows()[:count]
-    if not len(indices):
-        raise Missing("the pretraining split has no images")
-    return indices
-
-
 def views(context: ReportContext) -> tuple[str, Markup]:
     """Show images of the first batch with their views in the first and the last epoch.
 
     Raises:
-        Missing: The images cannot be read.
+        Missing: The images cannot be read, or there are none.
     """
     data = context.images()
     shown = list(dict.fromkeys((0, max(1, context.run.epoch) - 1)))
-    indices = first_batch(data, _VIEWED)
+    indices = Order(len(data.split("pretrain")), shuffle=True, seed=data.seed).rows()[:_VIEWED]
+    if not len(indices):
+        raise Missing("the pretraining split has no images")
     originals, sheet = SpriteSheet("original", side=_SIDE), SpriteSheet("view", side=_SIDE)
     originals.add(data.split("pretrain").at(indices))
     both = [views for epoch in shown for views in training_views(data, indices, epoch)]
