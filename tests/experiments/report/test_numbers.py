@@ -223,7 +223,7 @@ def test_nearly_equal_features_are_mapped_to_different_points():
 
 
 def test_100_classes_have_distinct_colours_and_symbols():
-    shown = [(COLOURS[i % len(COLOURS)], feature_charts.symbol(i)) for i in range(100)]
+    shown = [(COLOURS[i % len(COLOURS)], i % feature_charts.SYMBOLS) for i in range(100)]
     assert len(set(shown)) == 100
 
 
