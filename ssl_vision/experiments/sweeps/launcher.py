@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from ssl_vision.errors import InputError
 from ssl_vision.optional import needed
 from ssl_vision.runs.files import appended
 from ssl_vision.runs.lock import HELD, Lock
@@ -25,7 +24,6 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _OF_ONE_RUN = "WANDB_RUN_ID"
 """Variable with a W&B run id, which trials must not share."""
 
-_TAIL = 1 << 16
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LONGEST = 300
 
@@ -42,7 +40,7 @@ class Process:
         lock: lock that this process shares with the command.
 
     Raises:
-        InputError: the command cannot be started.
+        OSError: the command cannot be started.
     """
 
     def __init__(
@@ -68,8 +66,6 @@ class Process:
                     start_new_session=True,  # Ctrl-C reaches only the runner, which forwards it
                     preexec_fn=_bound_to(os.getpid()),
                 )
-            except OSError as error:
-                raise InputError(f"{command[0]} cannot be started ({error.strerror})") from error
             finally:
                 for descriptor in inherited:
                     os.close(descriptor)
@@ -86,10 +82,8 @@ class Process:
 
     def last_line(self) -> str:
         """Return the last line of the output."""
-        with self.log.open("rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(self._begin, end - _TAIL))
-            text = _ESCAPES.sub("", file.read().decode("utf-8", errors="replace"))
+        output = self.log.read_bytes()[self._begin :]
+        text = _ESCAPES.sub("", output.decode("utf-8", errors="replace"))
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return lines[-1][:_LONGEST] if lines else "it printed nothing"
 

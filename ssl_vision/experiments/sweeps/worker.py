@@ -78,7 +78,6 @@ class Worker:
         self._next_start = 0.0
         self.not_evaluated: dict[str, str] = {}
         """Reasons why evaluations failed, by the name of the trial."""
-        self._evaluated: set[str] = set()
         self._baselines_started = self._announced = False
         self._notes: list[str] = []
         self._any_finished = any(record.state == "finished" for record in study.records())
@@ -255,8 +254,6 @@ class Worker:
 
     def _missing(self, trial: Trial) -> list[str]:
         """List the protocols for which a trial has no row of its last epoch."""
-        if trial.name in self._evaluated:
-            return []
         run = Run(self.plan.folder / trial.name)
         try:
             rows = rows_of_own_data(run.evaluation, run.config, epoch=run.epoch)
@@ -264,9 +261,7 @@ class Worker:
             self.not_evaluated[trial.name] = str(error)
             return list(self.plan.evaluate)
         measured = {row.get("protocol") for row in rows}
-        missing = [protocol for protocol in self.plan.evaluate if Path(protocol).stem not in measured]
-        self._evaluated |= set() if missing else {trial.name}
-        return missing
+        return [protocol for protocol in self.plan.evaluate if Path(protocol).stem not in measured]
 
     def _lacks_baselines(self, protocols: Sequence[str]) -> bool:
         """Return True if no trial has rows of the untrained network under one of the protocols."""
