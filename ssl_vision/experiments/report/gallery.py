@@ -159,18 +159,11 @@ def _vote_note(view: FeatureView) -> str:
     """Explain why the predicted class may differ from that of the shown neighbours."""
     if view.scores is None or view.bank is None:
         return ""
-    smallest = int(torch.unique(view.bank.labels, return_counts=True)[1].min())
-    note = (
+    return (
         f" kNN predicts by a vote of the {view.voters} nearest neighbours, not only of those shown. "
         f"The weight of a neighbour is exp(cosine / {view.temperature:g}). If the prediction differs from "
         "the label or from the shown neighbours, the votes are listed below them."
     )
-    if view.voters > smallest:
-        note += (
-            f" The smallest class has only {smallest} images in the bank, so images of other classes always "
-            f"vote; k = {view.voters} is too large for this data set."
-        )
-    return note
 
 
 def captioned(
