@@ -131,8 +131,7 @@ def run_page(context: ReportContext) -> str:
         section("views", "Augmented views", lambda: gallery.views(context)),
         section("configuration", "Configuration", lambda: _configuration(run)),
     ]
-    opening = accuracies.summary(context, sheet)
-    return render(run.name, sheet.style() + opening, sections)
+    return render(run.name, sheet.style() + accuracies.summary(context), sections)
 
 
 def _configuration(run: Run) -> tuple[str, Markup]:
