@@ -134,10 +134,18 @@ class Plan:
         return [*words, *quiet, *self.options, *place]
 
     def evaluate_command(self, trial: Trial, protocols: Sequence[str], *, baselines: bool) -> list[str]:
-        """Return the command that evaluates a trial, and if needed the baselines, under some protocols."""
-        fit = self.train_command(trial)
-        words = evaluate_arguments(self.folder / trial.name, protocols, fit=fit, baselines=baselines)
-        return [sys.executable, "-m", "ssl_vision", *words, "--report=false"]
+        """Return the command that evaluates a trial without cached features and with the classes of ``fit``.
+
+        Args:
+            trial: the trial.
+            protocols: names or paths of protocols.
+            baselines: evaluate the untrained network and raw pixels, too.
+        """
+        named = dict.fromkeys(names_in_command(self.train_command(trial)))
+        words = [f"--protocol={protocol}" for protocol in protocols]
+        words += [f"--baselines={str(baselines).lower()}", "--cache=false", "--report=false"]
+        words += [f"--allow_class={name}" for name in named if not name.startswith("ssl_vision.")]
+        return [sys.executable, "-m", "ssl_vision", "evaluate", str(self.folder / trial.name), *words]
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
@@ -193,23 +201,6 @@ def is_fit(words: Sequence[str]) -> bool:
     return any(
         word in ("ssl_vision", "ssl-vision") and after == "fit" for word, after in itertools.pairwise(names)
     )
-
-
-def evaluate_arguments(
-    run: Path, protocols: Sequence[str], *, fit: Sequence[str], baselines: bool = False
-) -> list[str]:
-    """Return arguments of ``ssl-vision`` that evaluate a run without cached features.
-
-    Args:
-        run: the run directory.
-        protocols: names or paths of protocols.
-        fit: command that trained the run; classes that it names may be imported.
-        baselines: evaluate the untrained network and raw pixels, too.
-    """
-    named = dict.fromkeys(names_in_command(fit))
-    allowed = [f"--allow_class={name}" for name in named if not name.startswith("ssl_vision.")]
-    chosen = [f"--protocol={protocol}" for protocol in protocols]
-    return ["evaluate", str(run), *chosen, f"--baselines={str(baselines).lower()}", "--cache=false", *allowed]
 
 
 def expanded(command: Sequence[str], parameters: Mapping[str, Any]) -> list[str]:
