@@ -177,7 +177,16 @@ def protocols(run: Run) -> tuple[str, Markup]:
         f"These values were measured by ssl-vision evaluate{beside}. The curves above are measured on "
         "validation images."
     )
-    return lead, Markup().join(parts)
+    return lead, Markup().join([*parts, _legend(results)])
+
+
+def _legend(results: list[Row]) -> Markup:
+    """Explain the columns of the tables."""
+    metrics = {row.metric: row.description for row in results if "table" in row.description.sections}
+    rows = [(each.title, each.note) for each in sorted(metrics.values(), key=lambda each: each.order)]
+    return macros.details(
+        "What the columns mean", macros.table(["metric", "meaning"], rows, caption="Metrics")
+    )
 
 
 def _groups(results: list[Row]) -> list[list[Row]]:

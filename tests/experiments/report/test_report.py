@@ -369,6 +369,7 @@ def test_results_name_only_measured_baselines(evaluated_run, tmp_path, page):
     text = page.text["protocols"]
     assert "baselines" not in text
     assert "measured by ssl-vision evaluate. The" in text
+    assert "same cosThis is the mean cosine of two images of the same class." in text
     run = shutil.copytree(evaluated_run, tmp_path / "run")
     rows = json.loads((run / "evaluation.json").read_text())
     row = next(row for row in rows if (row["metric"], row["layer"]) == ("linear_top1", "backbone"))
