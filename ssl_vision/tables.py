@@ -1,17 +1,10 @@
-"""Tables as text, Markdown, LaTeX, CSV and HTML."""
+"""Tables as text, Markdown, CSV and HTML."""
 
 import csv
 import io
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
-
-_LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "±": r"$\pm$", "−": "$-$", "–": "--", "τ": r"$\tau$", "α": r"$\alpha$", "β": r"$\beta$", "σ": r"$\sigma$",
-    "₀": "$_0$", "×": r"$\times$", "→": r"$\to$",
-}  # fmt: skip
-"""Characters in LaTeX."""
 
 
 def aligned(lines: Sequence[Sequence[str]], *, left: int = 1) -> str:
@@ -40,56 +33,6 @@ def as_markdown(lines: Sequence[Sequence[str]], *, right: int = 0) -> str:
     head, *rows = ([format(*pair) for pair in zip(line, formats, strict=True)] for line in lines)
     rule = ["-" * (w - 1) + ("-" if f[0] == "<" else ":") for w, f in zip(widths, formats, strict=True)]
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows))
-
-
-def as_latex(
-    lines: Sequence[Sequence[str]], *, groups: Mapping[str, int], comments: Sequence[str] = ()
-) -> str:
-    r"""Format a LaTeX table for a document that loads booktabs.
-
-    A rule precedes each line whose first cell is not empty.
-
-    Args:
-        lines: header and rows.
-        groups: headings above the header and their numbers of columns. An empty heading has no rule, and its
-            columns are left-aligned; others are centred.
-        comments: lines above the table.
-
-    Example:
-        >>> print(as_latex([["", "k = 5"], ["A", "50 %"]], groups={"": 1, "kNN": 1}))
-        % Requires \usepackage{booktabs}.
-        \begin{tabular}{lc}
-        \toprule
-         & \multicolumn{1}{c}{kNN} \\
-        \cmidrule(lr){2-2}
-         & k = 5 \\
-        \midrule
-        A & 50 \% \\
-        \bottomrule
-        \end{tabular}
-    """
-    heads, rules, alignment, start = list[str](), list[str](), "", 1
-    for group, count in groups.items():
-        heads += [rf"\multicolumn{{{count}}}{{c}}{{{_escaped(group)}}}"] if group else [""] * count
-        rules += [rf"\cmidrule(lr){{{start}-{start + count - 1}}}"] if group else []
-        alignment += ("c" if group else "l") * count
-        start += count
-    header, *body = (" & ".join(map(_escaped, line)) + r" \\" for line in lines)
-    text = [f"% {comment}" for comment in (*comments, r"Requires \usepackage{booktabs}.")]
-    text += [
-        rf"\begin{{tabular}}{{{alignment}}}",
-        r"\toprule",
-        " & ".join(heads) + r" \\",
-        " ".join(rules),
-        header,
-    ]
-    for line, row in zip(lines[1:], body, strict=True):
-        text += [r"\midrule", row] if line[0] else [row]
-    return "\n".join([*text, r"\bottomrule", r"\end{tabular}"])
-
-
-def _escaped(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -79,7 +79,7 @@ def add_run_options(parser: LightningArgumentParser) -> None:
     add("online_probe", bool, False, text)
     text = "Checkpoint to upload to W&B: last or none. Exported encoders are uploaded with it."
     add("wandb_artifacts", Artifacts, "none", text)
-    text = "Upload the report, views, neighbours and the embedding map to W&B."
+    text = "Upload the report to W&B, with images."
     add("wandb_media", bool, False, text)
     text = "Log to Weights & Biases as well: true, false or offline."
     add("wandb", bool | Literal["offline"], False, text)

@@ -82,24 +82,12 @@ def test_exported_encoder_is_artifact_of_same_run(run):
     assert contents == {file: md5(run / file) for file in files}
 
 
-def test_media_are_report_page_and_its_images(run):
-    part = next(part for part in parts(run) if (part / "files/media").exists())
-    names = {path.name.partition("_0_")[0] for path in part.glob("files/media/*/media/*")}
-    assert names == {"report", "views"}  # without features there are no neighbours
-    (page,) = part.glob("files/media/html/media/report_*.html")
-    assert page.read_text() == (run / "report.html").read_text()
-
-
-def test_evaluation_uploads_neighbours_and_embedding_map(run):
+def test_report_page_is_uploaded_by_fit_and_evaluate(run):
     options = ["--protocol=solo", "--baselines=false", "--cache=false", "--device=cpu"]
     assert main(["evaluate", str(run), *options]) == 0
-    (part,) = [part for part in parts(run) if list(part.glob("files/media/images/media/neighbours_*"))]
-    names = {path.name.partition("_0_")[0] for path in part.glob("files/media/*/media/*")}
-    assert names == {"report", "views", "neighbours", "embedding_map"}
-    (file,) = part.glob("files/media/table/media/embedding_map_*.json")
-    table = json.loads(file.read_text())
-    assert table["columns"] == ["PCA x", "PCA y", "t-SNE x", "t-SNE y", "class"]
-    assert {row[-1] for row in table["data"]} == set("0123456789")
+    pages = [page for part in parts(run) for page in part.glob("files/media/html/media/report_*.html")]
+    assert len(pages) == 2
+    assert (run / "report.html").read_text() in [page.read_text() for page in pages]
 
 
 def test_finished_run_sends_alert(run):

@@ -21,6 +21,8 @@ FILE = Path(__file__).with_name("evidence.json")
 
 Augmentation = Literal["same", "different"]
 
+_LISTED = 5
+
 Metric = Literal["rankme", "effective_rank", "lidar", "uniformity", "alignment", "sensitivity"]
 
 _EXTENDED = ("effective_rank", "lidar")
@@ -30,8 +32,6 @@ _OF_TRAINING = (
     "data", "views", "progressive_resizing", "batch_size", "eval_batch_size", "seed", "changed",
 )  # fmt: skip
 """Options of data that do not determine which images there are."""
-
-_LISTED = 5
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,7 @@ def run(args: Sequence[str]) -> None:
     for each in ranked[:_LISTED]:
         _, epoch, value = each.curve(metric.logged_name)[-1]
         lines.append([str(each.folder.path), str(epoch + 1), metric.shown(value)])
-    more = f"and {len(ranked) - _LISTED} more\n" if len(ranked) > _LISTED else ""
-    print(f"{aligned(lines)}\n{more}")
+    print(f"{aligned(lines)}\n")
     augmentation: Augmentation = "same" if len({_views(each) for each in ranked}) == 1 else "different"
     print("\n".join(_advice(ranked, metric, augmentation)))
 

@@ -69,13 +69,11 @@ def run(args: Sequence[str]) -> None:
     elif output.suffix == ".md":
         write_text(output, "\n".join(part.markdown for part in parts))
     elif output.suffix == ".csv":
-        rows = [
-            ({options.within: value} if within else {})
-            | pair
-            | {"differences": " ".join(map(repr, pair["differences"]))}
-            for value, comparison in comparisons.items()
-            for pair in pair_statistics(comparison)
-        ]
+        rows = []
+        for value, comparison in comparisons.items():
+            for pair in pair_statistics(comparison):
+                texts = {key: " ".join(map(str, each)) for key, each in pair.items() if type(each) is tuple}
+                rows.append(({options.within: value} if within else {}) | pair | texts)
         write_text(output, as_csv(rows))
     else:
         with atomic_write(output) as partial:
@@ -124,7 +122,7 @@ def _draw(path: Path, comparisons: Mapping[str, Comparison], within: str | None)
     from matplotlib.figure import Figure
 
     first = next(iter(comparisons.values()))
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "compare", "font.size": 9}):
+    with matplotlib.rc_context({"svg.fonttype": "none", "font.size": 9}):
         figure = Figure(figsize=(5, 3.2), layout="constrained")
         axes = figure.subplots()
         names = list(dict.fromkeys(group.name for each in comparisons.values() for group in each.groups))
@@ -143,16 +141,9 @@ def _draw(path: Path, comparisons: Mapping[str, Comparison], within: str | None)
             )  # fmt: skip
         ticks = list(comparisons) if within else names
         axes.set_xticks(range(len(ticks)), ticks)
-        unit = (
-            " in %"
-            if first.description.percent
-            else f" in {first.description.unit}"
-            if first.description.unit
-            else ""
-        )
+        unit = f" in {first.description.unit}" if first.description.unit else ""
         axes.set(xlabel=within or first.by, ylabel=f"{first.description.long_title}{unit}")
         axes.spines[["right", "top"]].set_visible(False)
         if within:
             axes.legend(title=first.by, frameon=False)
-        date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[path.suffix]
-        figure.savefig(path, metadata=date)
+        figure.savefig(path)

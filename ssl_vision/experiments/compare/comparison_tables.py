@@ -213,12 +213,7 @@ def _summary(comparison: Comparison, pair: Pair) -> str:
     size = _with_unit(comparison, abs(result.mean))
     above = "above" if result.mean > 0 else "below"
     if not any(result.differences):
-        return f"{first} and {second} are equal with {'the one seed' if n == 1 else f'each of {n} seeds'}."
-    if n == 1:
-        return (
-            f"{first} is {size} {above} {second} with the one seed there is, which cannot tell a "
-            "difference from chance: train more seeds."
-        )
+        return f"{first} and {second} are equal with each of {n} seeds."
     if result.t_p is None:
         return f"{first} is {size} {above} {second} with each of {n} seeds: no spread, so no test."
     p = pair.holm_p
@@ -283,31 +278,19 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
 
 
 def pair_statistics(comparison: Comparison) -> list[dict[str, Any]]:
-    """The statistics of each pair, flat except for its list of differences."""
+    """The statistics of each pair, and its summary with several seeds."""
+    several = len(comparison.seeds) > 1
     return [
         {
             "first": pair.first.name,
             "second": pair.second.name,
-            "seeds": len(result.differences),
-            "difference": result.mean,
-            **_ends("interval", result.interval),
-            **_ends("bootstrap", result.bootstrap),
-            "t_p": result.t_p,
+            "seeds": len(comparison.seeds),
+            **vars(pair.result),
             "holm_p": pair.holm_p,
-            "wilcoxon_p": result.wilcoxon_p,
-            "d_z": result.effect,
-            "resolvable": result.resolvable,
-            "differences": result.differences,
-            "summary": _summary(comparison, pair),
+            "summary": _summary(comparison, pair) if several else None,
         }
         for pair in comparison.pairs
-        for result in [pair.result]
     ]
-
-
-def _ends(name: str, interval: tuple[float, float] | None) -> dict[str, float | None]:
-    low, high = interval or (None, None)
-    return {f"{name}_low": low, f"{name}_high": high}
 
 
 def _level(comparison: Comparison) -> str:

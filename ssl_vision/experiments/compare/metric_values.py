@@ -57,15 +57,10 @@ def evaluated_row(run: Run, fields: Mapping[str, str]) -> dict[str, Any]:
     rows = [row for place, row in enumerate(rows) if row not in rows[:place]]
     if len(rows) > 1:
         keys = dict.fromkeys(key for row in rows for key in _conditions(row))
-        options = (
-            " or ".join(f"--row {shlex.quote(f'{key}={value}')}" for value in dict.fromkeys(values))
-            for key in keys
-            if len({row.get(key) for row in rows}) > 1
-            and (values := [row[key] for row in rows if key in row])
-        )
+        differing = [key for key in keys if len({row.get(key) for row in rows}) > 1]
         raise InputError(
-            f"{run.folder.path} has {len(rows)} rows of {fields['metric']}: "
-            f"choose one with {', and '.join(options)}"
+            f"{run.folder.path} has {len(rows)} rows of {fields['metric']}, which differ in "
+            f"{', '.join(differing)}: choose one with --row KEY=VALUE"
         )
     if rows[0].get("epoch") != run.epoch:
         epoch = rows[0].get("epoch")

@@ -135,10 +135,7 @@ def compare(
     if not seeds:
         each = "; ".join(f"{name}: {', '.join(map(str, sorted(own)))}" for name, own in members.items())
         raise InputError(f"no seed is in all groups ({each}): train the same seeds in each")
-    try:
-        description = description_of(metric, stored=rows[0])
-    except ValueError as error:
-        raise InputError(f"{metric} in evaluation.json: {error}") from error
+    description = description_of(metric, stored=rows[0])
     value_of = {run: float(row["value"]) for run, row in zip(runs, rows, strict=True)}
     groups = []
     for name, own in members.items():

@@ -1,6 +1,6 @@
 """Accuracies of a run: the summary at the top of its page, and the tables of ssl-vision evaluate."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -11,9 +11,7 @@ from ssl_vision.descriptions import MetricDescription, described, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.results import START, Row, table
 from ssl_vision.experiments.report.context import ReportContext
-from ssl_vision.experiments.report.gallery import Captioned, captioned, queries
 from ssl_vision.experiments.report.page import Missing, macros, render_template
-from ssl_vision.experiments.report.sprite_sheet import SpriteSheet
 from ssl_vision.progress import duration, epochs_text
 from ssl_vision.runs.config import DATA_OF_ROOT, below_home
 from ssl_vision.runs.evaluation_file import VARIANTS, chosen_fields, rows_of_own_data
@@ -33,27 +31,16 @@ Hyperparameters that a grid search selects may differ.
 BASELINES = {START: "the start", "untrained": "the untrained network", "pixels": "raw pixels"}
 """Baselines in sentences, by their names in evaluation.json."""
 
-_LAYERS = {
-    "backbone": "Features of the encoder, which are used after training.",
-    "hidden": "Hidden layer of the projection head.",
-    "projector": "Output of the projection head, to which the objective is applied.",
-    "raw": "The images themselves, without a network.",
-}
 
-
-def summary(context: ReportContext, sheet: SpriteSheet) -> Markup:
+def summary(context: ReportContext) -> Markup:
     """State what was trained and on which images, and show its accuracies beside the baselines."""
     run = context.run
     results = [result for metric in described("headline") if (result := _result(run, metric))]
-    examples: list[Captioned] = []
-    with suppress(Missing):
-        view = context.feature_view()
-        examples = [captioned(view, view.images, row, sheet) for row in queries(view.images)]
     return render_template(
         "summary.html", sentence=_sentence(context), results=results, facts=_facts(run),
         names=list(dict.fromkeys(name for result in results for name in result["values"])),
         places=list(dict.fromkeys(result["place"] for result in results)),
-        examples=examples, path=below_home(str(run.folder.path)),
+        path=below_home(str(run.folder.path)),
     )  # fmt: skip
 
 
@@ -193,15 +180,12 @@ def protocols(run: Run) -> tuple[str, Markup]:
     return lead, Markup().join([*parts, _legend(results)])
 
 
-def _legend(results: Sequence[Row]) -> Markup:
-    """Explain the rows and the columns of the tables."""
-    layers = {row.layer for row in results}
-    terms = [(layer, text) for layer, text in _LAYERS.items() if layer in layers]
+def _legend(results: list[Row]) -> Markup:
+    """Explain the columns of the tables."""
     metrics = {row.metric: row.description for row in results if "table" in row.description.sections}
-    terms += [(each.title, each.note) for each in sorted(metrics.values(), key=lambda each: each.order)]
-    entries = [Markup("<dt>{}</dt><dd>{}</dd>").format(*term) for term in terms if term[1]]
+    rows = [(each.title, each.note) for each in sorted(metrics.values(), key=lambda each: each.order)]
     return macros.details(
-        "What the rows and columns mean", Markup("<dl>{}</dl>").format(Markup().join(entries))
+        "What the columns mean", macros.table(["metric", "meaning"], rows, caption="Metrics")
     )
 
 

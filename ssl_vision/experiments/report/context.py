@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
 from ssl_vision.cli.config_objects import built
-from ssl_vision.cli.parser import one_line
 from ssl_vision.data import ImageData, Images
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.feature_extractor import FeatureCache, FeatureExtractor
@@ -138,7 +136,7 @@ class ReportContext:
                 data = self._configured_data()
                 data.prepare_data()
                 data.split("pretrain")
-            except (InputError, OSError) as error:
+            except (InputError, KeyError, OSError) as error:
                 raise Missing(f"the run's images cannot be read ({error})") from error
             self.data = data
         return self.data
@@ -212,23 +210,16 @@ class ReportContext:
             InputError: The config has no valid data module, or belongs to another user.
         """
         file, config = self.run.folder.config_file, self.run.config
-        try:
-            section = safe_data(config, where=file, owned=self.run.folder.owned, allow_class=self.allow_class)
-            options = section["init_args"]
-            if self.root is not None:
-                options["root"] = self.root
-            if options.get("root") == ROOT_NEEDED:
-                raise InputError(
-                    f"{file}: belongs to another user: pass the directory of the images with --data.root"
-                )
-            config = {**config, "data": section}
-            data = built(pl.LightningDataModule, "data", config, where=file, allow_class=self.allow_class)
-        except InputError:
-            raise
-        except Exception as error:
-            raise InputError(f"{file}: invalid data configuration: {one_line(str(error))}") from error
-        if not isinstance(data, ImageData):
-            raise InputError(f"{type(data).__name__} is not an ImageData module")
+        section = safe_data(config, where=file, owned=self.run.folder.owned, allow_class=self.allow_class)
+        options = section["init_args"]
+        if self.root is not None:
+            options["root"] = self.root
+        if options.get("root") == ROOT_NEEDED:
+            raise InputError(
+                f"{file}: belongs to another user: pass the directory of the images with --data.root"
+            )
+        config = {**config, "data": section}
+        data: ImageData = built(ImageData, "data", config, where=file, allow_class=self.allow_class)
         return data
 
 

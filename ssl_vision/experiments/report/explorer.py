@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from markupsafe import Markup
@@ -44,15 +44,6 @@ _LOGARITHMS = [place / 8 for place in range(-16, 1)]
 _MARGINS = torch.tensor([-2000, *torch.arange(-15, 15.01, 0.02), -1e-9, 1e-9, 2000]).double().sort().values
 _SIMILARITIES = torch.linspace(-1, 1, 41).double()
 """Logit margins and positive similarities at which gradient weights are tabulated."""
-
-
-class Stored(NamedTuple):
-    """Embeddings as 16-bit integers; only their directions matter."""
-
-    rows: Tensor
-    """(2N, D) int16, those of view 1 first."""
-    error: float
-    """Largest difference between a cosine of two rows and that of the embeddings."""
 
 
 def section(context: ReportContext) -> tuple[str, Markup]:
@@ -109,15 +100,15 @@ def _frame(context: ReportContext, places: Tensor) -> dict[str, Any]:
     """What the page states and computes about a run, for the images at some places of the map."""
     view = context.feature_view()
     rows, count = view.shown[places], len(places)
-    stored = quantise(*context.view_pairs(rows))
-    labels, unit = view.images.labels[rows], unit_rows(stored.rows.double())
+    stored, error = quantise(*context.view_pairs(rows))
+    labels, unit = view.images.labels[rows], unit_rows(stored.double())
     objective = getattr(context.extractor.network, "objective", None)
     objectives = offered(objective if isinstance(objective, Objective) else None, unit, labels)
     own, sample = type(objective).__name__, evenly_spaced(count, SAMPLE)
     labelled = bool((labels >= 0).any())
     data = {
-        "embeddings": base64.b64encode(stored.rows.numpy().astype("<i2").tobytes()).decode(),
-        "width": stored.rows.shape[1],
+        "embeddings": base64.b64encode(stored.numpy().astype("<i2").tobytes()).decode(),
+        "width": stored.shape[1],
         "places": places.tolist(),
         "rows": rows.tolist(),
         "labels": labels.tolist(),
@@ -128,13 +119,16 @@ def _frame(context: ReportContext, places: Tensor) -> dict[str, Any]:
         "here": _in_plane(unit[sample], labels[sample]) if labelled else None,
     }
     images = f"{count:,} of {view.split}, evenly spaced" if count < len(view.images) else view.split
-    return {"data": data, "count": count, "error": stored.error, "sample": len(sample), "images": images}
+    return {"data": data, "count": count, "error": error, "sample": len(sample), "images": images}
 
 
-def quantise(first: Tensor, second: Tensor) -> Stored:
+def quantise(first: Tensor, second: Tensor) -> tuple[Tensor, float]:
     """Round the directions of two views' embeddings, each of shape (N, D), to 16-bit integers.
 
     More than 128 dimensions are reduced to their 128 principal axes, which preserve cosines best.
+
+    Returns:
+        The embeddings, shape (2N, D), those of view 1 first, and the largest error of a cosine of two.
     """
     unit = unit_rows(torch.cat([first, second]).double())
     cosines, rows = unit @ unit.T, unit
@@ -144,7 +138,7 @@ def quantise(first: Tensor, second: Tensor) -> Stored:
     largest = rows.abs().amax(dim=1, keepdim=True)
     rounded = (rows / largest.where(largest > 0, 1) * _LARGEST).round()
     unit = unit_rows(rounded)
-    return Stored(rounded.to(torch.int16), float((unit @ unit.T - cosines).abs().max()))
+    return rounded.to(torch.int16), float((unit @ unit.T - cosines).abs().max())
 
 
 def offered(own: Objective | None, unit: Tensor, labels: Tensor) -> dict[str, dict[str, Any]]:

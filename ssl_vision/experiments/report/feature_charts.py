@@ -9,18 +9,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torchmetrics.functional.classification import multiclass_confusion_matrix
 
-from ssl_vision.experiments.report.context import NEAR, FeatureView, ReportContext
+from ssl_vision.experiments.report.context import NEAR, ReportContext
 from ssl_vision.experiments.report.curves import SHADES
 from ssl_vision.experiments.report.page import COLOURS, Missing, macros, number, numbers, render_template
 from ssl_vision.experiments.report.sprite_sheet import SpriteSheet
 from ssl_vision.metrics.neighbours import nearest_others
 from ssl_vision.metrics.rows import UNLABELLED, unit_rows
 
-SYMBOLS = (
-    "circle", "diamond", "square", "triangle-up", "cross", "x", "star", "triangle-down", "hexagon",
-    "pentagon", "triangle-left", "triangle-right",
-)  # fmt: skip
-"""Plotly's marker symbols."""
+SYMBOLS = 11
+"""Number of Plotly's marker symbols that classes have in turn; 110 classes differ in symbol or colour."""
 
 _ANNOTATED = 12
 """Largest number of classes whose shares are written in the cells."""
@@ -39,8 +36,12 @@ def embedding_map(context: ReportContext, sheet: SpriteSheet) -> tuple[str, Mark
     Raises:
         Missing: There are no features, or fewer than three images.
     """
-    view, features, layouts = projected(context)
+    view = context.feature_view()
     rows = view.shown
+    if len(rows) < 3:
+        raise Missing(f"a map requires at least 3 images, not {len(rows)}")
+    features = unit_rows(view.features["backbone"][rows])
+    layouts = projections(features, seed=context.seed)
     sheet.add(view.images.at(rows))
     labels, votes = view.images.labels[rows], view.predicted
     present = torch.unique(labels).tolist()
@@ -53,7 +54,7 @@ def embedding_map(context: ReportContext, sheet: SpriteSheet) -> tuple[str, Mark
         "rows": rows.tolist(),
         "near": nearest_others(features, min(NEAR, len(features) - 1)).index.tolist(),
         "colours": [COLOURS[place % len(COLOURS)] for place in range(len(present))],
-        "symbols": [SYMBOLS[symbol(place)] for place in range(len(present))],
+        "symbols": [place % SYMBOLS for place in range(len(present))],
     }
     part = f"{len(rows):,} of {view.split}, evenly spaced" if len(rows) < len(view.images) else view.split
     lead = (
@@ -63,19 +64,6 @@ def embedding_map(context: ReportContext, sheet: SpriteSheet) -> tuple[str, Mark
         "mean little."
     )
     return lead, render_template("map.html", points=points)
-
-
-def projected(context: ReportContext) -> tuple[FeatureView, Tensor, dict[str, NDArray[np.floating[Any]]]]:
-    """The features of the run, the unit features of the shown images, and their projections.
-
-    Raises:
-        Missing: There are no features, or fewer than three images.
-    """
-    view = context.feature_view()
-    if len(view.shown) < 3:
-        raise Missing(f"a map requires at least 3 images, not {len(view.shown)}")
-    features = unit_rows(view.features["backbone"][view.shown])
-    return view, features, projections(features, seed=context.seed)
 
 
 def projections(features: Tensor, *, seed: int) -> dict[str, NDArray[np.floating[Any]]]:
@@ -96,16 +84,6 @@ def projections(features: Tensor, *, seed: int) -> dict[str, NDArray[np.floating
         perplexity = min(_PERPLEXITY, (len(values) - 1) / 3)
         groups = TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(components)
     return {"PCA": components[:, :2], "t-SNE": groups}
-
-
-def symbol(place: int) -> int:
-    """Index of the symbol of the n-th class.
-
-    The first ten classes have ten colours and alternate between two symbols, which separates the pairs of
-    colours that look most alike with colour blindness. Each further ten classes have a symbol of their own.
-    """
-    repeats = place // len(COLOURS)
-    return 2 + (repeats - 1) % (len(SYMBOLS) - 2) if repeats else place % 2
 
 
 def confusion_matrix(context: ReportContext) -> tuple[str, Markup]:

@@ -159,18 +159,11 @@ def _vote_note(view: FeatureView) -> str:
     """Explain why the predicted class may differ from that of the shown neighbours."""
     if view.scores is None or view.bank is None:
         return ""
-    smallest = int(torch.unique(view.bank.labels, return_counts=True)[1].min())
-    note = (
+    return (
         f" kNN predicts by a vote of the {view.voters} nearest neighbours, not only of those shown. "
         f"The weight of a neighbour is exp(cosine / {view.temperature:g}). If the prediction differs from "
         "the label or from the shown neighbours, the votes are listed below them."
     )
-    if view.voters > smallest:
-        note += (
-            f" The smallest class has only {smallest} images in the bank, so images of other classes always "
-            f"vote; k = {view.voters} is too large for this data set."
-        )
-    return note
 
 
 def captioned(
@@ -183,27 +176,17 @@ def captioned(
     return sheet.tile(place, f"image {row}, {name}", classes=kind), [f"{mark}{name}", *lines]
 
 
-def first_batch(data: ImageData, count: int) -> Tensor:
-    """Indices of at most so many images of the first batch.
-
-    Raises:
-        Missing: There are no images.
-    """
-    indices = Order(len(data.split("pretrain")), shuffle=True, seed=data.seed).rows()[:count]
-    if not len(indices):
-        raise Missing("the pretraining split has no images")
-    return indices
-
-
 def views(context: ReportContext) -> tuple[str, Markup]:
     """Show images of the first batch with their views in the first and the last epoch.
 
     Raises:
-        Missing: The images cannot be read.
+        Missing: The images cannot be read, or there are none.
     """
     data = context.images()
     shown = list(dict.fromkeys((0, max(1, context.run.epoch) - 1)))
-    indices = first_batch(data, _VIEWED)
+    indices = Order(len(data.split("pretrain")), shuffle=True, seed=data.seed).rows()[:_VIEWED]
+    if not len(indices):
+        raise Missing("the pretraining split has no images")
     originals, sheet = SpriteSheet("original", side=_SIDE), SpriteSheet("view", side=_SIDE)
     originals.add(data.split("pretrain").at(indices))
     both = [views for epoch in shown for views in training_views(data, indices, epoch)]

@@ -1,32 +1,25 @@
 """``ssl-vision report``: an HTML report of one run, or a comparison of several."""
 
 import sys
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import torch
 from markupsafe import Markup
-from torch import Tensor
-from torchvision.utils import make_grid
 
 from ssl_vision.cli.import_paths import add_allow_class, allowed_classes
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.data import ImageData
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.experiments.report import accuracies, curves, explorer, feature_charts, gallery
-from ssl_vision.experiments.report.context import NEAR, ReportContext
-from ssl_vision.experiments.report.page import Missing, macros, make_section, render
+from ssl_vision.experiments.report.context import ReportContext
+from ssl_vision.experiments.report.page import macros, make_section, render
 from ssl_vision.experiments.report.several_runs import comparison_page, flat
-from ssl_vision.experiments.report.sprite_sheet import SpriteSheet, displayed
+from ssl_vision.experiments.report.sprite_sheet import SpriteSheet
 from ssl_vision.runs.config import as_yaml
 from ssl_vision.runs.files import write_text
 from ssl_vision.runs.registry import Run, find_runs, readable
 from ssl_vision.tracking.wandb import log_later
-
-_UPLOADED = 16
-"""Number of images whose views are uploaded to W&B."""
 
 
 def run(args: Sequence[str]) -> None:
@@ -89,7 +82,7 @@ def write(
 ) -> Path | None:
     """Write the report of a run into its directory at the end of ``fit`` or ``evaluate``.
 
-    No features are computed. With ``--wandb_media`` the page and its pictures are uploaded. An error is
+    No features are computed. With ``--wandb_media`` the page is uploaded. An error is
     reported in one line on stderr, as the run is complete without its report.
 
     Args:
@@ -108,7 +101,7 @@ def write(
         )
         write_text(context.run.folder.report_file, run_page(context))
         if context.run.config.get("wandb_media") and context.run.folder.owned:
-            _log_media(context)
+            _log_page(context)
     except Exception as error:
         print(f"{path}: no report was written ({' '.join(str(error).split())})", file=sys.stderr)
         return None
@@ -138,8 +131,7 @@ def run_page(context: ReportContext) -> str:
         section("views", "Augmented views", lambda: gallery.views(context)),
         section("configuration", "Configuration", lambda: _configuration(run)),
     ]
-    opening = accuracies.summary(context, sheet)
-    return render(run.name, sheet.style() + opening, sections)
+    return render(run.name, sheet.style() + accuracies.summary(context), sections)
 
 
 def _configuration(run: Run) -> tuple[str, Markup]:
@@ -150,59 +142,10 @@ def _configuration(run: Run) -> tuple[str, Markup]:
     return lead, macros.details("All keys", table) + macros.details("config.yaml", file)
 
 
-def _log_media(context: ReportContext) -> None:
-    """Upload the page, augmented views, nearest neighbours and the map of the embeddings.
-
-    Pictures that require images or features that are missing are left out.
-    """
-    run = context.run
-    log_later(run.folder, run.config, lambda wandb_run: wandb_run.log(_media(context)), command="report")
-
-
-def _media(context: ReportContext) -> dict[str, Any]:
+def _log_page(context: ReportContext) -> None:
+    """Upload the page to W&B."""
     import wandb
 
-    page = wandb.Html(str(context.run.folder.report_file), inject=False)
-    media: dict[str, Any] = {"report": page}
-    makers: dict[str, Callable[[], Any]] = {
-        "views": lambda: wandb.Image(_views(context)),
-        "neighbours": lambda: wandb.Image(_neighbours(context)),
-        "embedding_map": lambda: wandb.Table(**_map(context)),
-    }
-    for name, make in makers.items():
-        with suppress(Missing):
-            media[name] = make()
-    return {f"media/{name}": item for name, item in media.items()}
-
-
-def _views(context: ReportContext) -> Any:
-    """Images of the first batch with their two views in the last epoch."""
-    data = context.images()
-    views = gallery.training_views(data, gallery.first_batch(data, _UPLOADED), max(0, context.run.epoch - 1))
-    return _grid(torch.stack([*views], dim=1).flatten(0, 1), 2)
-
-
-def _neighbours(context: ReportContext) -> Any:
-    """Images of up to ten classes, each followed by its nearest neighbours."""
-    view = context.feature_view()
-    bank, shown = view.bank or view.images, gallery.queries(view.images)
-    near = view.neighbours.index[shown, :NEAR]
-    rows = [
-        torch.cat([view.images.at(row[None]), bank.at(index)])
-        for row, index in zip(torch.tensor(shown), near, strict=True)
-    ]
-    return _grid(torch.cat(rows), 1 + near.shape[1])
-
-
-def _map(context: ReportContext) -> dict[str, Any]:
-    """Columns and rows of the map: coordinates by PCA and t-SNE, and the class."""
-    view, _, layouts = feature_charts.projected(context)
-    points = torch.cat([torch.as_tensor(axes) for axes in layouts.values()], dim=1).tolist()
-    classes = [view.name(label) for label in view.images.labels[view.shown].tolist()]
-    rows = [[*point, name] for point, name in zip(points, classes, strict=True)]
-    return {"columns": [*(f"{name} {axis}" for name in layouts for axis in "xy"), "class"], "data": rows}
-
-
-def _grid(images: Tensor, columns: int) -> Any:
-    """uint8 images (N, C, H, W) as one picture (H', W', 3)."""
-    return make_grid(displayed(images), nrow=columns, padding=2, pad_value=255).permute(1, 2, 0).numpy()
+    run = context.run
+    page = wandb.Html(str(run.folder.report_file), inject=False)
+    log_later(run.folder, run.config, lambda each: each.log({"media/report": page}), command="report")

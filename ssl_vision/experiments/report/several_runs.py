@@ -13,11 +13,9 @@ from ssl_vision.experiments.compare.paired_comparison import Comparison, compare
 from ssl_vision.experiments.report import curves, explorer
 from ssl_vision.experiments.report.accuracies import VALIDATED, clock, conditions, evaluated
 from ssl_vision.experiments.report.page import (
-    COLOURS,
     Missing,
     macros,
     make_section,
-    number,
     render,
     render_template,
 )
@@ -125,7 +123,6 @@ def paired_comparison(runs: Sequence[Run], by: str | None = None) -> tuple[str, 
         parts.append(
             {
                 "title": title(comparison),
-                "chart": _chart(comparison) if len(comparison.seeds) > 1 else "",
                 "sentences": sentences,
                 "groups": group_table(comparison),
                 "pairs": pair_table(comparison),
@@ -151,36 +148,6 @@ def _key(runs: Sequence[Run]) -> str:
     if len(differing) > 1:
         raise Missing(f"the runs differ in {', '.join(differing[:5])}: choose one of them with --by KEY")
     return differing[0]
-
-
-def _chart(comparison: Comparison) -> Markup:
-    """Draw a point for each run, and the mean of each setting with its interval."""
-    names = [group.name for group in comparison.groups]
-    single: dict[str, Any] = {
-        "x": [number(value) for group in comparison.groups for value in group.values],
-        "y": [group.name for group in comparison.groups for _ in group.values],
-        "text": [f"seed {seed}" for _ in names for seed in comparison.seeds],
-        "mode": "markers",
-        "marker": {"color": COLOURS[1], "size": 9, "symbol": "circle-open", "line": {"width": 2}},
-        "hovertemplate": "%{text}: %{x}<extra></extra>",
-    }
-    half = []
-    for group in comparison.groups:
-        interval = comparison.interval(group)
-        half.append(0.0 if interval is None else (interval[1] - interval[0]) / 2)
-    means: dict[str, Any] = {
-        "x": [number(group.mean) for group in comparison.groups],
-        "y": names,
-        "mode": "markers",
-        "marker": {"color": COLOURS[0], "size": 11, "symbol": "diamond"},
-        "error_x": {"type": "data", "array": [number(each) for each in half], "thickness": 2},
-        "hovertemplate": "mean of %{y}: %{x}<extra></extra>",
-    }
-    layout = {"yaxis": {"type": "category", "autorange": "reversed"}}
-    about = "; ".join(f"{group.name} {group.mean:.4g}" for group in comparison.groups)
-    return macros.chart(
-        "Mean and interval", [means, single], layout, about=about, note="Each circle is one seed"
-    )
 
 
 def differences(runs: Sequence[Run], names: Sequence[str]) -> tuple[str, Markup]:

@@ -19,11 +19,6 @@ _LOSSLESS = 2**18
 """Largest number of pixels of a sheet that is stored without loss."""
 
 
-def displayed(images: Tensor) -> Tensor:
-    """Return images (N, C, H, W) as (N, 3, H, W): the first three channels, or else the first one as gray."""
-    return images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
-
-
 class SpriteSheet:
     """Images of one size in a grid, each displayed as a part of the whole.
 
@@ -42,7 +37,7 @@ class SpriteSheet:
 
         Other images than RGB show their first three channels, or the first one if they have fewer.
         """
-        images = displayed(images)
+        images = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
         size = images.shape[-2:]
         if max(size) > self.side:
             shrunk = [max(1, round(length * self.side / max(size))) for length in size]

@@ -21,7 +21,7 @@ from ssl_vision.experiments.reproduce.paper import (
 from ssl_vision.runs.evaluation_file import preferred
 from ssl_vision.runs.files import write_text
 from ssl_vision.runs.registry import Run
-from ssl_vision.tables import as_csv, as_latex, as_markdown
+from ssl_vision.tables import as_csv, as_markdown
 
 
 @dataclass(frozen=True)
@@ -100,15 +100,14 @@ def write_table(
         for cell in table.cells
         for metric in (paper.metrics[name] for name in cell.published)
     ]
-    format_text, format_rows, name = markdown, full_rows, f"table{table.name}"
     if paper.scaled_down:
-        format_text, format_rows, name = smoke_test_markdown, smoke_test_rows, f"smoke_test_{name}"
+        format_text, name = smoke_test_markdown, f"smoke_test_table{table.name}"
     else:
-        write_text(folder / f"{name}.tex", latex(paper, table, results))
-    rows = format_rows(paper, table, results)
+        format_text, name = markdown, f"table{table.name}"
+        rows = full_rows(paper, table, results)
+        write_text(folder / f"{name}.csv", as_csv(rows))
+        write_text(folder / f"{name}.json", json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     write_text(folder / f"{name}.md", format_text(paper, table, results))
-    write_text(folder / f"{name}.csv", as_csv(rows))
-    write_text(folder / f"{name}.json", json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     return format_text(paper, table, [result for result in results if result.cell in shown])
 
 
@@ -137,7 +136,10 @@ def full_rows(paper: Paper, table: Table, results: Sequence[Result]) -> list[dic
             "row": result.cell.row,
             "group": result.cell.column.group,
             "column": result.cell.column.name,
-            **_conditions(result.metric),
+            "metric": result.metric.name,
+            "unit": result.metric.unit,
+            "protocol": result.metric.fields["protocol"],
+            "layer": result.metric.fields["layer"],
             "published": result.published,
             "ours": result.mean,
             "half_width": result.half_width,
@@ -148,28 +150,6 @@ def full_rows(paper: Paper, table: Table, results: Sequence[Result]) -> list[dic
         }
         for result in results
     ]
-
-
-def smoke_test_rows(paper: Paper, table: Table, results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Return a row for each metric of each scaled-down run, without the numbers of the paper."""
-    return [
-        {
-            "paper": paper.name,
-            "smoke_test_of_table": table.name,
-            "run": result.cell.name,
-            **_conditions(result.metric),
-            "value": result.mean,
-            "half_width": result.half_width,
-            "seeds": len(result.values),
-            "settings": paper.scaled_down,
-        }
-        for result in _by_run(results).values()
-    ]
-
-
-def _conditions(metric: TableMetric) -> dict[str, str]:
-    fields = {key: value for key, value in metric.fields.items() if key in ("protocol", "layer")}
-    return {"metric": metric.name, "unit": metric.unit, **fields}
 
 
 def _by_run(results: Sequence[Result]) -> dict[tuple[str, str], Result]:
@@ -207,20 +187,6 @@ def markdown(paper: Paper, table: Table, results: Sequence[Result]) -> str:
         *paper.notes,
     ]
     return "\n\n".join([*parts, "\n".join([_legend(results), *(f"- {_sentence(n)}" for n in notes)])]) + "\n"
-
-
-def latex(paper: Paper, table: Table, results: Sequence[Result]) -> str:
-    """Format the table for a LaTeX document, with the groups of columns side by side."""
-    groups = dict(_groups(table, results))
-    columns = [column for members in groups.values() for column in members]
-    text = as_latex(
-        [["", "", "", *(column.name for column in columns)], *_lines(results, table, columns)],
-        groups={"": 3, **{group: len(members) for group, members in groups.items()}},
-        comments=[
-            f"{paper.title}, table {table.name}. {_sentence(table.title)} {paper.source}.", _legend(results)
-        ],
-    )  # fmt: skip
-    return f"{text}\n"
 
 
 def _groups(table: Table, results: Sequence[Result]) -> Iterator[tuple[str, list[Column]]]:

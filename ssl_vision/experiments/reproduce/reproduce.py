@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -15,7 +15,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from ssl_vision.cli.fit_command import checked
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.cli.recipes import CONFIGS, find_recipe, settings, with_recipes
-from ssl_vision.errors import InputError, check
+from ssl_vision.errors import InputError
 from ssl_vision.experiments.reproduce.paper import Options, Paper, TableCell, in_order, read_paper
 from ssl_vision.experiments.reproduce.paper_tables import write_table
 from ssl_vision.experiments.sweeps.launcher import slots
@@ -24,9 +24,9 @@ from ssl_vision.optional import needed
 from ssl_vision.runs.config import differences, listed
 from ssl_vision.runs.folder import run_path
 
-_MOST_SEEDS = 1000
-_SETTLED = ("name", "runs_dir", "seed_everything", "ckpt_path", "overwrite")
-_DEVICES = ("trainer.devices", "trainer.num_nodes")
+_SETTLED = (
+    "name", "runs_dir", "seed_everything", "ckpt_path", "overwrite", "trainer.devices", "trainer.num_nodes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class PaperPlan(Plan):
     """Evaluate on the CPU."""
     adopts_runs: ClassVar[bool] = True
 
-    def trial(self, values: Mapping[tuple[str, ...], Any]) -> Trial:
+    def trial(self, params: Mapping[str, Any]) -> Trial:
         """Create the trial of a cell and a seed, whose directory is named after the cell."""
-        seed, options = values[("seed_everything",)], values[("settings",)]
-        parameters = {"seed_everything": seed, "settings": options}
-        return Trial(f"{options['name']}-s{seed}", parameters, {})
+        trial = super().trial(params)
+        name = f"{trial.parameters['settings']['name']}-s{trial.parameters['seed_everything']}"
+        return replace(trial, name=name, varied={})
 
     def train_command(self, trial: Trial) -> list[str]:
         """Return the command that trains a run, or continues it.
@@ -84,7 +84,7 @@ class PaperPlan(Plan):
         Raises:
             InputError: the directory contains another sweep.
         """
-        if before.file.content.get("description") != self.file.content["description"]:
+        if before.file.description != self.file.description:
             raise InputError(f"{self.folder} contains a sweep: choose another --runs_dir")
         return []
 
@@ -103,7 +103,6 @@ def run(args: Sequence[str]) -> None:
     """
     own_args, extra = _split(args)
     options = _parser().parse_args(own_args)
-    check("--seeds", options.seeds, at_most=_MOST_SEEDS)
     small = options.budget == "small"
     paper = read_paper(find_recipe(options.paper, CONFIGS / "paper", "paper file"), small=small)
     for name in options.table or ():
@@ -127,7 +126,7 @@ def run(args: Sequence[str]) -> None:
     study = SweepStudy(plan)
     _check_options(plan, study.begun())
     workers = options.workers or (os.cpu_count() or 1 if small else 1)
-    worker = Worker(study, slots(workers=workers, per_gpu=None), waits=False)
+    worker = Worker(study, slots(workers), waits=False)
     if options.dry_run:
         _list(plan, {record.trial.name: record.state for record in study.records()}, worker.unevaluated())
         return
@@ -138,7 +137,7 @@ def run(args: Sequence[str]) -> None:
             print(f"{record.trial.name}: left to another process, which is training it")
     for table in tables:
         print(f"\n{write_table(paper, table, seeds, folder, shown=cells)}")
-    print(f"written to {folder}/{'smoke_test_table*.md' if small else 'table*.md, .tex'}, .csv and .json")
+    print(f"written to {folder}/{'smoke_test_table*.md' if small else 'table*.md, .csv and .json'}")
     worker.conclude()
 
 
@@ -227,12 +226,7 @@ def options_of(args: Sequence[str]) -> Options:
     options = {key: value for key, value in settings(with_recipes(args)) if key not in ("config", "c")}
     for key in options:
         if key in _SETTLED:
-            raise InputError(f"after --: --{key} is set by the paper file or by options of reproduce")
-        if key in _DEVICES:
-            raise InputError(
-                f"after --: --{key}: a run uses one device, because the batch size is that of each device; "
-                "--workers distributes runs over the GPUs"
-            )
+            raise InputError(f"after --: --{key} is set by reproduce")
     return options
 
 
@@ -250,15 +244,8 @@ def _parser() -> ArgumentParser:
 
 
 def _split(args: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate the options of this command from those after ``--``.
-
-    Raises:
-        InputError: an option of ``fit`` precedes ``--``.
-    """
+    """Separate the options of this command from those after ``--``."""
     own_args = list(itertools.takewhile(lambda arg: arg != "--", args))
-    for arg in own_args:
-        if arg.startswith(("--data.", "--model.", "--trainer.")):
-            raise InputError(f"{arg} is an option of fit: move it to the end, after --")
     return own_args, list(args[len(own_args) + 1 :])
 
 

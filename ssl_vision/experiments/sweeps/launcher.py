@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from ssl_vision.errors import InputError
 from ssl_vision.optional import needed
 from ssl_vision.runs.files import appended
 from ssl_vision.runs.lock import HELD, Lock
@@ -25,7 +24,6 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _OF_ONE_RUN = "WANDB_RUN_ID"
 """Variable with a W&B run id, which trials must not share."""
 
-_TAIL = 1 << 16
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LONGEST = 300
 
@@ -42,7 +40,7 @@ class Process:
         lock: lock that this process shares with the command.
 
     Raises:
-        InputError: the command cannot be started.
+        OSError: the command cannot be started.
     """
 
     def __init__(
@@ -68,8 +66,6 @@ class Process:
                     start_new_session=True,  # Ctrl-C reaches only the runner, which forwards it
                     preexec_fn=_bound_to(os.getpid()),
                 )
-            except OSError as error:
-                raise InputError(f"{command[0]} cannot be started ({error.strerror})") from error
             finally:
                 for descriptor in inherited:
                     os.close(descriptor)
@@ -86,10 +82,8 @@ class Process:
 
     def last_line(self) -> str:
         """Return the last line of the output."""
-        with self.log.open("rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(self._begin, end - _TAIL))
-            text = _ESCAPES.sub("", file.read().decode("utf-8", errors="replace"))
+        output = self.log.read_bytes()[self._begin :]
+        text = _ESCAPES.sub("", output.decode("utf-8", errors="replace"))
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return lines[-1][:_LONGEST] if lines else "it printed nothing"
 
@@ -106,23 +100,15 @@ def _bound_to(parent: int) -> Callable[[], None]:
     return bind
 
 
-def slots(*, workers: int | None, per_gpu: int | None) -> list[dict[str, str]]:
+def slots(workers: int | None) -> list[dict[str, str]]:
     """Return environment variables for each trial that may run at the same time.
 
     Args:
         workers: number of trials at a time. A single trial uses all GPUs, several trials are distributed over
             them. None starts one trial for each GPU, or one without a GPU.
-        per_gpu: number of trials at a time on each GPU, instead of ``workers``.
-
-    Raises:
-        InputError: both are given, or ``per_gpu`` is given and there is no GPU.
     """
-    if workers is not None and per_gpu is not None:
-        raise InputError("--workers and --per_gpu both set the number of trials at a time: use one of them")
     visible = _gpus()
-    if per_gpu is not None and not visible:
-        raise InputError("--per_gpu: nvidia-smi found no GPU; use --workers")
-    count = workers if workers is not None else len(visible) * (per_gpu or 1) or 1
+    count = workers if workers is not None else len(visible) or 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, cores // count))}
     shared = bool(visible) and (workers is None or workers > 1)
@@ -172,7 +158,7 @@ def submitted(job: Callable[[], Any], options: Submitit, *, folder: Path) -> lis
     """Start cluster jobs, each of which calls ``job``, with logs in a folder.
 
     Raises:
-        InputError: submitit is not installed, or SLURM is missing or rejects the jobs.
+        InputError: submitit is not installed.
     """
     submitit = needed("submitit", extra="sweep")
     optional = {
@@ -180,17 +166,13 @@ def submitted(job: Callable[[], Any], options: Submitit, *, folder: Path) -> lis
         "slurm_partition": options.partition,
         "slurm_account": options.account,
     }
-    try:
-        executor = submitit.AutoExecutor(folder=folder / "logs" / "jobs", cluster=options.cluster)
-        executor.update_parameters(
-            name=folder.resolve().name,
-            timeout_min=options.timeout_min,
-            gpus_per_node=options.gpus,
-            cpus_per_task=options.cpus,
-            **{name: value for name, value in optional.items() if value is not None},
-        )
-        with executor.batch():
-            return [executor.submit(job) for _ in range(options.jobs)]
-    except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as error:
-        first = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"submitit cannot start jobs on {options.cluster}: {first}") from error
+    executor = submitit.AutoExecutor(folder=folder / "logs" / "jobs", cluster=options.cluster)
+    executor.update_parameters(
+        name=folder.resolve().name,
+        timeout_min=options.timeout_min,
+        gpus_per_node=options.gpus,
+        cpus_per_task=options.cpus,
+        **{name: value for name, value in optional.items() if value is not None},
+    )
+    with executor.batch():
+        return [executor.submit(job) for _ in range(options.jobs)]

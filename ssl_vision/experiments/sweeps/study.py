@@ -101,7 +101,7 @@ class SweepStudy:
     def begun(self) -> dict[str, Trial]:
         """Return the trials that have begun, by name, with the parameters of their last attempts."""
         attempts = self._attempts().items()
-        return {name: self.plan.suggested_trial(attempt.params) for name, attempt in attempts}
+        return {name: self.plan.trial(attempt.params) for name, attempt in attempts}
 
     def left(self) -> tuple[int, int]:
         """Return the number of trials that have ended and the total number."""
@@ -161,11 +161,11 @@ class SweepStudy:
     @property
     def _proposals(self) -> int:
         """Number of trials that the method bayes proposes."""
-        return int(min(self.file.cap or 0, self.file.most)) if self.file.method == "bayes" else 0
+        return int(min(self.file.run_cap or 0, self.file.most)) if self.file.method == "bayes" else 0
 
     def _opened(self) -> optuna.Study:
         """Open or create the study."""
-        plan, copy, early = self.plan, self.plan.folder / "sweep.yaml", self.file.early
+        plan, copy, early = self.plan, self.plan.folder / "sweep.yaml", self.file.early_terminate
         settings = {"options": " ".join(plan.options), "seed": plan.seed}
         if copy.exists():
             self._compare(copy, settings)
@@ -187,7 +187,7 @@ class SweepStudy:
         Raises:
             InputError: a trial of another plan has begun.
         """
-        plan, before = self.plan, Plan(self.plan.folder, read_text(copy), self.file.cap)
+        plan, before = self.plan, Plan(self.plan.folder, read_text(copy), self.file.run_cap)
         begun = [folder.name for folder in plan.folder.glob("*/") if self._has_files(folder.name)]
         changed = plan.changes(before, begun)
         studies = optuna.get_all_study_summaries(self._storage)
@@ -218,7 +218,7 @@ class SweepStudy:
         """Return each attempt with the name of its trial, without proposals that repeat a trial."""
         count = len(self.file.parameters)
         named = [
-            (self.plan.suggested_trial(each.params).name, each)
+            (self.plan.trial(each.params).name, each)
             for each in self._study.get_trials(deepcopy=False)
             if len(each.params) == count  # else killed while it was proposed
             and (each.state is not TrialState.FAIL or "note" in each.user_attrs)
@@ -259,11 +259,10 @@ class SweepStudy:
         if ended and not (again and self._failed_attempts()[trial.name] == self._failures[trial.name]):
             lock.release()
             return None
-        params = self.plan.optuna_params(trial)
-        if last is None or ended or last.params != params:
+        if last is None or ended or last.params != trial.params:
             attempt = create_trial(
                 state=TrialState.RUNNING,
-                params=params,
+                params=dict(trial.params),
                 distributions=self.file.distributions,
                 intermediate_values=last.intermediate_values if last else {},
                 system_attrs=last.system_attrs if last else {},  # at which brackets it was compared
@@ -283,7 +282,7 @@ class SweepStudy:
             seed = random.Random(f"{self.plan.seed}/{len(names)}/{repeat}").getrandbits(32)
             self._study.sampler = TPESampler(seed=seed)
             proposal = self._study.ask(self.file.distributions)
-            trial = self.plan.suggested_trial(proposal.params)
+            trial = self.plan.trial(proposal.params)
             if trial.name not in names:
                 return self._claimed(trial)
             self._study.tell(proposal, state=TrialState.FAIL)

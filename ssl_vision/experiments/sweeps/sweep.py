@@ -5,11 +5,8 @@ import itertools
 import math
 import re
 import shlex
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
@@ -22,22 +19,16 @@ from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.descriptions import described, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.sweeps.launcher import Submitit, slots, submitted
-from ssl_vision.experiments.sweeps.sweep_file import Choice, SweepFile, parse_sweep
+from ssl_vision.experiments.sweeps.sweep_file import SweepFile, parse_sweep, size
 from ssl_vision.experiments.sweeps.trials import Plan, is_fit, short_names
 from ssl_vision.optional import needed
 from ssl_vision.runs.files import read_text
 from ssl_vision.runs.folder import run_path
 
-_NOT_HERE = {
-    "--overwrite": "delete the directory of the sweep, or choose another --name",
-    "--ckpt_path": "every trial continues from its last checkpoint automatically",
-}
-"""Options of ``fit`` that a sweep sets itself, and what to do instead."""
-
 _CHECKED = 100
 """Most trials whose options are checked before the first is trained."""
 
-_NO_PARAMETERS = ("ckpt_path", "name", "overwrite", "report", "runs_dir")
+_SETTLED = ("ckpt_path", "name", "overwrite", "report", "runs_dir")
 """Options of ``fit`` that a sweep sets for each trial, after its parameters."""
 
 _OPTION = re.compile(r"--?[A-Za-z]")
@@ -50,7 +41,6 @@ class SweepOptions:
 
     Args:
         workers: trials at a time; by default one for each GPU, or one. 0 only writes tables and plots.
-        per_gpu: trials at a time on each GPU.
         name: name of the sweep; by default that of the file.
         runs_dir: directory in which the sweep gets its own directory.
         trials: maximum number of trials, instead of run_cap in the file.
@@ -58,7 +48,6 @@ class SweepOptions:
     """
 
     workers: NonNegativeInt | None = None
-    per_gpu: PositiveInt | None = None
     name: str | None = None
     runs_dir: str = "runs"
     trials: PositiveInt | None = None
@@ -77,16 +66,13 @@ def run(args: Sequence[str]) -> None:
     parser = _parser()
     own_args, passed = _split(parser, list(args))
     options = parser.parse_args(own_args)
+    needed("optuna", extra="sweep")
     path = find_recipe(options.file, CONFIGS / "sweep", "sweep file")
     text = read_text(path)
     file = parse_sweep(text, where=str(path), cap=options.trials)
-    _check_metric(file, passed)
-    name = str(options.name or file.content.get("name") or path.stem)
-    if name.startswith("."):
-        raise InputError(f"--name {name}: a name must not begin with a dot")
+    name = str(options.name or file.name or path.stem)
     folder, protocols = run_path(options.runs_dir, name), _protocols(file, options.evaluate or ())
     plan = Plan(folder, text, options.trials, tuple(passed), options.seed, protocols)
-    needed("optuna", extra="sweep")
     if is_fit(file.command):
         _check_trials(plan)
     if options.dry_run:
@@ -102,15 +88,17 @@ def _work(plan: Plan, options: Namespace) -> None:
     from ssl_vision.experiments.sweeps.worker import SlurmJob, Worker
 
     idle = options.workers == 0
-    places = [] if idle or options.submitit.jobs else slots(workers=options.workers, per_gpu=options.per_gpu)
+    places = [] if idle or options.submitit.jobs else slots(options.workers)
     study = SweepStudy(replace(plan, evaluate=()) if idle else plan)
     worker = Worker(study, places)
     done, count = study.left()
     print(f"{plan.folder}: {done} of {count} trials done", flush=True)
     problems: list[str] = []
     if options.submitit.jobs and not idle:
-        job = SlurmJob(plan, options.workers, options.per_gpu)
-        problems = _wait(submitted(job, options.submitit, folder=plan.folder))
+        jobs = submitted(SlurmJob(plan, options.workers), options.submitit, folder=plan.folder)
+        print(f"jobs {', '.join(job.job_id for job in jobs)}; Ctrl-C does not stop them", flush=True)
+        failed = [job for job in jobs if job.exception() is not None]
+        problems = [f"job {job.job_id} failed: see {job.paths.stderr}" for job in failed]
     elif places:
         print(f"ssl-vision runs {plan.folder} shows the progress of each trial", flush=True)
         worker.work()
@@ -120,55 +108,22 @@ def _work(plan: Plan, options: Namespace) -> None:
     worker.conclude(problems)
 
 
-def _wait(jobs: Sequence[Any]) -> list[str]:
-    """Wait for cluster jobs and return a message for each failed one."""
-    print(f"jobs {', '.join(job.job_id for job in jobs)}; Ctrl-C does not stop them", flush=True)
-    try:
-        while not all(job.done() for job in jobs):
-            time.sleep(2)
-    except KeyboardInterrupt:
-        print(
-            "the jobs keep running; the same command with --workers 0 shows their progress", file=sys.stderr
-        )
-        raise SystemExit(130) from None
-    return [f"job {job.job_id} failed: see {job.paths.stderr}" for job in jobs if job.exception() is not None]
-
-
 def _show(plan: Plan) -> None:
-    """Print what varies and the command of each trial, and check the options of ``ssl-vision fit``.
-
-    Of the trials with the same classes and texts, and with numbers of the same sign, the first is checked.
-
-    Raises:
-        InputError: ``fit`` does not accept the options of a trial.
-    """
+    """Print what varies and the command of each trial."""
     file, trials = plan.file, plan.trials
     short = short_names([".".join(path) for path in file.varied])
-    sizes = {short[".".join(path)]: file.parameters[path].size for path in file.varied}
-    varied = [f"{name} ({size} values)" if math.isfinite(size) else name for name, size in sizes.items()]
-    count = str(len(trials)) if trials else f"{file.cap}, each chosen from the results of earlier ones"
+    sizes = {title: size(file.distributions[name]) for name, title in short.items()}
+    varied = [f"{name} ({count} values)" if math.isfinite(count) else name for name, count in sizes.items()]
+    count = str(len(trials)) if trials else f"{file.run_cap}, each chosen from the results of earlier ones"
     print(f"trials: {count}\nthey vary: {', '.join(varied) or 'nothing'}")
     if not trials:
         return
     commands = [plan.train_command(trial) for trial in trials]
     shared = set(commands[0]).intersection(*commands[1:]) - {f"--name={trials[0].name}"}
     common = [word for word in commands[0] if word in shared]
-    print(f"command: {shlex.join(common)}, and for each trial:", flush=True)
-    seen: set[object] = set()
-    for trial, words in zip(trials, commands, strict=True):
-        print(shlex.join(word for word in words if word not in shared), flush=True)
-        values = {
-            (name, value > 0 if isinstance(value, (int, float)) else str(value))
-            for name, value in trial.parameters.items()
-        }
-        if is_fit(words) and sys.executable in words and not values <= seen:  # in this environment
-            from ssl_vision.cli.fit import check_options
-
-            try:
-                check_options(words[words.index("fit") :])
-            except InputError as error:
-                raise InputError(f"{trial.name}: {error}") from error
-        seen |= values
+    print(f"command: {shlex.join(common)}, and for each trial:")
+    for words in commands:
+        print(shlex.join(word for word in words if word not in shared))
     if plan.evaluate:
         line = plan.evaluate_command(trials[0], plan.evaluate, baselines=True)
         print(f"evaluation of the first trial: {shlex.join(line)}")
@@ -184,54 +139,44 @@ def _protocols(file: SweepFile, names: Sequence[str]) -> tuple[str, ...]:
         return ()
     if not is_fit(file.command):
         raise InputError("--evaluate: the command of the sweep file is not ssl-vision fit")
-    from ssl_vision.evaluation.protocol import read_protocol, shipped
+    from ssl_vision.evaluation.protocol import read_protocol
 
-    every = [name for name in shipped() if name != "online"]  # which requires --online_probe true
-    chosen = tuple(dict.fromkeys(each for name in names for each in (every if name == "all" else [name])))
+    chosen = tuple(dict.fromkeys(names))
     if len({read_protocol(name).name for name in chosen}) < len(chosen):
         raise InputError(f"--evaluate: two of {', '.join(chosen)} have the same name")
     return chosen
 
 
 def _check_trials(plan: Plan) -> None:
-    """Check the options and classes of the first trials, before one is trained.
+    """Check the options and classes of the first trials, and the metric, before one is trained.
+
+    Classes of the user's may log any metric.
 
     Raises:
-        InputError: ``ssl-vision fit`` has no such option or class, or the sweep sets the option itself.
+        InputError: ``ssl-vision fit`` has no such option or class, the sweep sets the option itself, or no
+            trial can log the metric.
     """
-    parameters = plan.file.parameters
-    for path in parameters:
-        if ".".join(path) in _NO_PARAMETERS:
-            raise InputError(f"parameters.{'.'.join(path)}: a sweep sets this option itself")
-    lowest = {
-        path: each.values[0] if isinstance(each, Choice) else each.low for path, each in parameters.items()
-    }
-    for trial in plan.trials[:_CHECKED] or [plan.trial(lowest)]:
-        words = plan.train_command(trial)
+    passed = (word.partition("=")[0].removeprefix("--") for word in plan.options)
+    for name in (*plan.file.distributions, *passed):
+        if name in _SETTLED:
+            raise InputError(f"{name}: a sweep sets this option itself")
+    trials = plan.trials[:_CHECKED] or [next(plan.random_trials())]
+    commands = [plan.train_command(trial) for trial in trials]
+    for words in commands:
         checked(words[words.index("fit") + 1 :])
-
-
-def _check_metric(file: SweepFile, passed: Sequence[str]) -> None:
-    """Check that validation logs the metric, unless a class of the user's may log it.
-
-    Raises:
-        InputError: no trial can log the metric.
-    """
-    name = file.metric.name
-    choices = (each.values for each in file.parameters.values() if isinstance(each, Choice))
-    words = list(map(str, (*file.command, *itertools.chain.from_iterable(choices), *passed)))
-    others = [each for each in names_in_command(words) if not each.startswith("ssl_vision.")]
+    metric = plan.file.metric.name
     known = [*(each.logged_name for each in described()), "val/collapsed", "val/below_start"]
-    unknown = name.startswith("val/") and description_of(name).logged_name not in known
-    if unknown and is_fit(file.command) and not others:
-        raise InputError(f"metric.name: no trial logs '{name}'{closest_match(name, known)}")
+    if metric.startswith("val/") and description_of(metric).logged_name not in known:
+        names = itertools.chain.from_iterable(map(names_in_command, commands))
+        if all(name.startswith("ssl_vision.") for name in names):
+            raise InputError(f"metric.name: no trial logs '{metric}'{closest_match(metric, known)}")
 
 
 def _split(parser: ArgumentParser, args: list[str]) -> tuple[list[str], list[str]]:
     """Separate the options of this command from those of the trials.
 
     Raises:
-        InputError: an option closely resembles one of this command, or is set by the sweep itself.
+        InputError: an option closely resembles one of this command.
     """
     own_names = [option for action in actions(parser) for option in action.option_strings]
     own_args: list[str] = []
@@ -244,8 +189,6 @@ def _split(parser: ArgumentParser, args: list[str]) -> tuple[list[str], list[str
             near = difflib.get_close_matches(name, own_names, n=1, cutoff=0.85)
             if destination is trial_args and near:
                 raise InputError(f"{name}: did you mean {near[0]}?")
-            if name in _NOT_HERE:
-                raise InputError(f"{name}: {_NOT_HERE[name]}")
         destination.append(arg)
     return own_args, trial_args
 

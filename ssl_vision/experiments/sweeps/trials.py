@@ -7,15 +7,14 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, reduce
-from operator import getitem
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ssl_vision.cli.import_paths import names_in_command
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.sweeps.sweep_file import WHOLE, Choice, SweepFile, parse_sweep
+from ssl_vision.experiments.sweeps.sweep_file import WHOLE, SweepFile, parse_sweep
 from ssl_vision.runs.config import class_name
 
 _ENVIRONMENT = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
@@ -33,6 +32,8 @@ class Trial:
     """Values by option; the value of a nested block is a dict."""
     varied: Mapping[str, Any]
     """Parameters that differ between trials, by short names for tables."""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """All parameters as they are in Optuna, in which a choice is a JSON text."""
 
 
 @dataclass(frozen=True)
@@ -62,31 +63,31 @@ class Plan:
     def trials(self) -> list[Trial]:
         """The trials that are known before training: all of a grid or random search, none of bayes."""
         if self.file.method == "grid":
-            return list(itertools.islice(self._grid(), self.file.cap))
-        count, trials = self.file.cap or 0, dict[str, Trial]()
+            return list(itertools.islice(self._grid(), self.file.run_cap))
+        count, trials = self.file.run_cap or 0, dict[str, Trial]()
         for trial in self.random_trials() if self.file.method == "random" else ():
             trials.setdefault(trial.name, trial)
             if len(trials) >= min(count, self.file.most):
                 break
         return list(trials.values())
 
-    def trial(self, values: Mapping[tuple[str, ...], Any]) -> Trial:
-        """Create the trial with these values, given by the paths of the parameters."""
+    def trial(self, params: Mapping[str, Any]) -> Trial:
+        """Create the trial with these parameters in Optuna."""
+        values = {name: json.loads(each) if isinstance(each, str) else each for name, each in params.items()}
         short = short_names([".".join(path) for path in self.file.varied])
-        varied = {short[".".join(path)]: values[path] for path in self.file.varied}
+        varied = {title: values[name] for name, title in short.items()}
         parameters: dict[str, Any] = {}
-        for path, value in values.items():
+        for path in self.file.parameters:
             place = parameters
             for part in path[:-1]:
                 place = place.setdefault(part, {})
-            place[path[-1]] = value
-        return Trial(_folder_name(varied), parameters, varied)
+            place[path[-1]] = values[".".join(path)]
+        return Trial(_folder_name(varied), parameters, varied, params)
 
     def _grid(self) -> Iterator[Trial]:
-        parameters = self.file.parameters
-        values = [parameter.values for parameter in parameters.values() if isinstance(parameter, Choice)]
-        for combination in itertools.product(*values):
-            yield self.trial(dict(zip(parameters, combination, strict=True)))
+        choices = {name: each.choices for name, each in self.file.distributions.items()}
+        for combination in itertools.product(*choices.values()):
+            yield self.trial(dict(zip(choices, combination, strict=True)))
 
     def random_trials(self) -> Iterator[Trial]:
         """Iterate over trials that Optuna draws at random, which may repeat."""
@@ -95,24 +96,7 @@ class Plan:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=self.seed % 2**32))
         while True:
-            yield self.suggested_trial(study.ask(self.file.distributions).params)
-
-    def suggested_trial(self, params: Mapping[str, Any]) -> Trial:
-        """Create the trial of `optuna_params`."""
-        parameters = self.file.parameters
-        values = {path: params[".".join(path)] for path in parameters}
-        return self.trial({
-            path: json.loads(value) if isinstance(parameters[path], Choice) else value
-            for path, value in values.items()
-        })  # fmt: skip
-
-    def optuna_params(self, trial: Trial) -> dict[str, Any]:
-        """Return the parameters of a trial as they are in Optuna, in which a choice is a JSON text."""
-        values = {path: reduce(getitem, path, trial.parameters) for path in self.file.parameters}
-        return {
-            ".".join(path): json.dumps(value) if isinstance(self.file.parameters[path], Choice) else value
-            for path, value in values.items()
-        }
+            yield self.trial(study.ask(self.file.distributions).params)
 
     def changes(self, before: "Plan", begun: Collection[str]) -> list[str]:
         """List the keys and parameters of the file that differ from those of a plan whose trials have begun.
@@ -129,8 +113,8 @@ class Plan:
     @property
     def environment(self) -> dict[str, str]:
         """Variables for W&B: the group, and the project and entity of the file if they are not set."""
-        given = {f"WANDB_{key.upper()}": self.file.content.get(key) for key in ("project", "entity")}
-        stated = {name: str(value) for name, value in given.items() if value and name not in os.environ}
+        given = {"WANDB_PROJECT": self.file.project, "WANDB_ENTITY": self.file.entity}
+        stated = {name: value for name, value in given.items() if value and name not in os.environ}
         return {"WANDB_RUN_GROUP": self.folder.resolve().name, **stated}
 
     def train_command(self, trial: Trial) -> list[str]:
@@ -150,10 +134,18 @@ class Plan:
         return [*words, *quiet, *self.options, *place]
 
     def evaluate_command(self, trial: Trial, protocols: Sequence[str], *, baselines: bool) -> list[str]:
-        """Return the command that evaluates a trial, and if needed the baselines, under some protocols."""
-        fit = self.train_command(trial)
-        words = evaluate_arguments(self.folder / trial.name, protocols, fit=fit, baselines=baselines)
-        return [sys.executable, "-m", "ssl_vision", *words, "--report=false"]
+        """Return the command that evaluates a trial without cached features and with the classes of ``fit``.
+
+        Args:
+            trial: the trial.
+            protocols: names or paths of protocols.
+            baselines: evaluate the untrained network and raw pixels, too.
+        """
+        named = dict.fromkeys(names_in_command(self.train_command(trial)))
+        words = [f"--protocol={protocol}" for protocol in protocols]
+        words += [f"--baselines={str(baselines).lower()}", "--cache=false", "--report=false"]
+        words += [f"--allow_class={name}" for name in named if not name.startswith("ssl_vision.")]
+        return [sys.executable, "-m", "ssl_vision", "evaluate", str(self.folder / trial.name), *words]
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
@@ -209,23 +201,6 @@ def is_fit(words: Sequence[str]) -> bool:
     return any(
         word in ("ssl_vision", "ssl-vision") and after == "fit" for word, after in itertools.pairwise(names)
     )
-
-
-def evaluate_arguments(
-    run: Path, protocols: Sequence[str], *, fit: Sequence[str], baselines: bool = False
-) -> list[str]:
-    """Return arguments of ``ssl-vision`` that evaluate a run without cached features.
-
-    Args:
-        run: the run directory.
-        protocols: names or paths of protocols.
-        fit: command that trained the run; classes that it names may be imported.
-        baselines: evaluate the untrained network and raw pixels, too.
-    """
-    named = dict.fromkeys(names_in_command(fit))
-    allowed = [f"--allow_class={name}" for name in named if not name.startswith("ssl_vision.")]
-    chosen = [f"--protocol={protocol}" for protocol in protocols]
-    return ["evaluate", str(run), *chosen, f"--baselines={str(baselines).lower()}", "--cache=false", *allowed]
 
 
 def expanded(command: Sequence[str], parameters: Mapping[str, Any]) -> list[str]:

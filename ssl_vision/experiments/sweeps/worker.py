@@ -28,8 +28,7 @@ _POLL, _IDLE = 0.1, 1.0
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-_NOT_VALIDATED = "the trial ended before its first validation"
-_INPUT_FAILURES = ("exit code 2:", "metrics.csv has no ", _NOT_VALIDATED)
+_INPUT_FAILURES = ("exit code 2:", "metrics.csv has no ")
 """Beginnings of the reasons of failures that affect every trial."""
 
 _SAME_FAILURES = 3
@@ -78,7 +77,6 @@ class Worker:
         self._next_start = 0.0
         self.not_evaluated: dict[str, str] = {}
         """Reasons why evaluations failed, by the name of the trial."""
-        self._evaluated: set[str] = set()
         self._baselines_started = self._announced = False
         self._notes: list[str] = []
         self._any_finished = any(record.state == "finished" for record in study.records())
@@ -161,7 +159,7 @@ class Worker:
     def _watch(self, process: TrialProcess) -> None:
         """Terminate a trial early if it is not among the best."""
         run = Run(self.plan.folder / process.claim.trial.name)
-        if self.study.file.early is None or process.protocols or process.pruned:
+        if self.study.file.early_terminate is None or process.protocols or process.pruned:
             return
         size = run.folder.metrics_file.stat().st_size if run.folder.metrics_file.exists() else 0
         if size > process.metrics_size:
@@ -255,8 +253,6 @@ class Worker:
 
     def _missing(self, trial: Trial) -> list[str]:
         """List the protocols for which a trial has no row of its last epoch."""
-        if trial.name in self._evaluated:
-            return []
         run = Run(self.plan.folder / trial.name)
         try:
             rows = rows_of_own_data(run.evaluation, run.config, epoch=run.epoch)
@@ -264,9 +260,7 @@ class Worker:
             self.not_evaluated[trial.name] = str(error)
             return list(self.plan.evaluate)
         measured = {row.get("protocol") for row in rows}
-        missing = [protocol for protocol in self.plan.evaluate if Path(protocol).stem not in measured]
-        self._evaluated |= set() if missing else {trial.name}
-        return missing
+        return [protocol for protocol in self.plan.evaluate if Path(protocol).stem not in measured]
 
     def _lacks_baselines(self, protocols: Sequence[str]) -> bool:
         """Return True if no trial has rows of the untrained network under one of the protocols."""
@@ -303,11 +297,6 @@ def _outcome(run: Run, metric: str, code: int, last_line: str) -> tuple[str, flo
         finite = math.isfinite(value)
         return ("finished", value, "") if finite else ("failed", None, f"{metric} is {value}")
     names = sorted({name for row in run.history for name in row} - {"step", "epoch"})
-    if not names:
-        return "failed", None, f"no metric was written to {run.folder.metrics_file}"
-    if metric.startswith("val/") and not any(name.startswith("val/") for name in names):
-        reason = f"{_NOT_VALIDATED}, or validation is off: set --trainer.check_val_every_n_epoch 1"
-        return "failed", None, reason
     return "failed", None, f"metrics.csv has no '{metric}'{closest_match(metric, names)}"
 
 
@@ -322,12 +311,10 @@ class SlurmJob:
 
     plan: Plan
     workers: int | None
-    per_gpu: int | None
 
     def __call__(self) -> int:
         """Run until there is no trial to start, and return the number of a received signal or 0."""
-        places = slots(workers=self.workers, per_gpu=self.per_gpu)
-        return Worker(SweepStudy(self.plan), places, waits=False).work()
+        return Worker(SweepStudy(self.plan), slots(self.workers), waits=False).work()
 
     def checkpoint(self) -> Any:
         """Return the job that submitit queues again at the time limit, when the trials save and end."""

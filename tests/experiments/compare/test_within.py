@@ -57,7 +57,7 @@ def test_pairs_of_all_values_share_one_holm_correction(runs, capsys):
     for tau, difference, corrected in zip(TEMPERATURES, differences, holm(p), strict=True):
         (pair,) = record["comparisons"][str(tau)]["pairs"]
         sign = 1 if pair["first"] == "MACL" else -1
-        assert pair["difference"] == pytest.approx(sign * difference)
+        assert pair["mean"] == pytest.approx(sign * difference)
         assert pair["holm_p"] == pytest.approx(corrected)
     out = capsys.readouterr().out
     assert "Holm-corrected" in out

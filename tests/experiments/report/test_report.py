@@ -6,7 +6,6 @@ import json
 import math
 import re
 import shutil
-from functools import partial
 
 import numpy as np
 import pytest
@@ -19,8 +18,6 @@ from settings import TINY
 from ssl_vision.callbacks.objective_statistics import names, shares
 from ssl_vision.data import Digits
 from ssl_vision.data.loading.loader import Order
-from ssl_vision.descriptions import description_of
-from ssl_vision.evaluation.results import Row
 from ssl_vision.experiments.report import accuracies, curves, gallery, report
 from ssl_vision.experiments.report.context import ReportContext, distinct
 from ssl_vision.experiments.report.page import Missing
@@ -165,13 +162,6 @@ def test_summary_states_limit_of_batches_per_epoch(limit, told, tmp_path):
     assert f" for {told}, with" in accuracies._sentence(ReportContext(Run(tmp_path), embed=False))
 
 
-def test_each_metric_of_the_tables_is_explained():
-    row = partial(Row, "trained", "backbone", value=0.5, split="test")
-    names = ("knn_top1", "linear_top1")
-    text = str(accuracies._legend([row(metric=name) for name in names]))
-    assert all(description_of(name).note in text for name in names)
-
-
 def test_summary_states_training_and_accuracy(evaluated_run, page):
     opening = " ".join(page.text[""].split()).partition("This file is self-contained")[0]
     run = Run(evaluated_run)
@@ -189,7 +179,7 @@ def test_summary_states_training_and_accuracy(evaluated_run, page):
     shown = f"{validation:.2f} % ± {50 * (high - low):.1f} (144 images)"
     assert f"{shown}kNN top-1last validation, held-out train images, k = 5" in opening
     assert opening.count("MACL") == opening.count("Digits") == opening.count("ResNet") == 1
-    assert [element["class"] for element in page.all("ul")][:2] == ["examples", "facts"]
+    assert page.all("ul")[0]["class"] == "facts"
 
 
 def test_summary_compares_with_baselines_of_same_conditions(evaluated_run, tmp_path):
@@ -375,16 +365,11 @@ def test_images_without_labels_have_a_map_and_neighbours(tmp_path):
     assert "Not available" not in page.text["neighbours"] + page.text["views"]
 
 
-def test_results_name_only_measured_baselines_and_explain_columns(evaluated_run, tmp_path, page):
+def test_results_name_only_measured_baselines(evaluated_run, tmp_path, page):
     text = page.text["protocols"]
     assert "baselines" not in text
     assert "measured by ssl-vision evaluate. The" in text
-    for term, meaning in (
-        ("same cos", "This is the mean cosine of two images of the same class."),
-        ("RankMe", "This estimates the number of directions in use; 1 means a collapse."),
-        ("projector", "Output of the projection head, to which the objective is applied."),
-    ):
-        assert f"{term}{meaning}" in text
+    assert "same cosThis is the mean cosine of two images of the same class." in text
     run = shutil.copytree(evaluated_run, tmp_path / "run")
     rows = json.loads((run / "evaluation.json").read_text())
     row = next(row for row in rows if (row["metric"], row["layer"]) == ("linear_top1", "backbone"))
@@ -422,8 +407,7 @@ def test_page_of_several_runs_compares_them(tiny_run, tmp_path):
     assert "model.objective" in page.text["configuration"]
     assert "model.encoder.depth" not in page.text["configuration"]
     last = Run(tiny_run).last("val/knn_top1")
-    (figure,) = page.blocks["comparison"]["figure"]
-    assert figure["traces"][1]["x"] == [pytest.approx(100 * last, rel=1e-4)] * 4
+    assert f"{100 * last:.2f}" in page.text["comparison"]
     assert "DCL and InfoNCE are equal with each of 2 seeds" in page.text["comparison"]
 
 

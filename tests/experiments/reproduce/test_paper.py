@@ -262,7 +262,7 @@ def test_extra_config_file_gives_its_options(tmp_path):
         (["a=1"], "expected an option of fit, got a=1"),
         (["--name=x"], "--name is set by"),
         (["--ckpt_path", "last"], "--ckpt_path is set by"),
-        (["--trainer.devices=8"], "--trainer.devices: a run uses one device"),
+        (["--trainer.devices=8"], "--trainer.devices is set by"),
         (["--config=no-such-file.yaml"], "no-such-file.yaml"),
     ],
 )
@@ -292,19 +292,12 @@ def first_table(change):
         (lambda c: c.update(title=["a"]), "title: expected str"),
         (lambda c: c["options"].pop("config"), "A, Batch 32 has no config"),
         (lambda c: c["options"].pop("trainer.max_epochs"), "A, Batch 32 has no .* trainer.max_epochs"),
-        (lambda c: c["options"].update(config="absent.yaml"), "absent.yaml does not exist"),
-        (lambda c: c["metrics"]["LE"].update(unit="kg"), "expected percent or plain, got kg"),
         (
             lambda c: c["metrics"]["LE"].update(protocol="mcl"),
             "metrics.LE.protocol mcl: no such file .*'macl'",
         ),
-        (first_table(lambda t: t["values"]["A"].update(LE=[1.0])), "1 values for 2 columns"),
-        (first_table(lambda t: t["values"]["A"].update(LE=[1.0, "2,0"])), "'2,0' is not a number"),
-        (
-            first_table(lambda t: t["values"]["A"].update(KNN=[1.0, 2.0])),
-            "unknown metric KNN; the metrics are LE",
-        ),
-        (first_table(lambda t: t["values"].update(C={"LE": [1, 2]})), "C: unknown row; the rows are A, B"),
+        (first_table(lambda t: t["values"]["A"].update(LE=[1.0])), "expected a metric with 2 values"),
+        (first_table(lambda t: t["values"]["A"].update(KNN=[1.0, 2.0])), "A.KNN: expected a metric"),
         (first_table(lambda t: t["columns"]["Batch"].update(ax=1)), "tables.columns: no option 'ax'"),
         (
             first_table(lambda t: t["columns"]["Batch"].update(at=SAME_LAST_PART)),

@@ -8,7 +8,6 @@ import time
 import pytest
 from sweeping import until
 
-from ssl_vision.errors import InputError
 from ssl_vision.experiments.sweeps.launcher import Process, slots
 
 
@@ -25,40 +24,31 @@ def gpu_of_each_slot(trial_slots):
 
 def test_slots_share_out_gpus_and_cores(visible):
     visible("0, 3")
-    assert gpu_of_each_slot(slots(workers=None, per_gpu=None)) == ["0", "3"]
-    assert gpu_of_each_slot(slots(workers=None, per_gpu=3)) == ["0", "3"] * 3
-    assert gpu_of_each_slot(slots(workers=3, per_gpu=None)) == ["0", "3", "0"]
-    assert gpu_of_each_slot(slots(workers=1, per_gpu=None)) == [
-        None
-    ]  # one trial sees all GPUs, for torchrun within it
-    assert {slot["OMP_NUM_THREADS"] for slot in slots(workers=3, per_gpu=None)} == {"4"}
-    assert {slot["OMP_NUM_THREADS"] for slot in slots(workers=50, per_gpu=None)} == {"1"}
+    assert gpu_of_each_slot(slots(None)) == ["0", "3"]
+    assert gpu_of_each_slot(slots(6)) == ["0", "3"] * 3
+    assert gpu_of_each_slot(slots(3)) == ["0", "3", "0"]
+    assert gpu_of_each_slot(slots(1)) == [None]  # one trial sees all GPUs, for torchrun within it
+    assert {slot["OMP_NUM_THREADS"] for slot in slots(3)} == {"4"}
+    assert {slot["OMP_NUM_THREADS"] for slot in slots(50)} == {"1"}
 
 
-def test_slots_without_gpu_default_to_one_and_reject_per_gpu(visible):
+def test_slots_without_gpu_default_to_one(visible):
     visible("-1")
-    assert slots(workers=None, per_gpu=None) == [{"OMP_NUM_THREADS": "12"}]
-    assert len(slots(workers=5, per_gpu=None)) == 5
-    with pytest.raises(InputError, match="found no GPU"):
-        slots(workers=None, per_gpu=2)
+    assert slots(None) == [{"OMP_NUM_THREADS": "12"}]
+    assert len(slots(5)) == 5
 
 
 def test_all_cores_are_used_on_systems_without_affinity(visible, monkeypatch):
     visible("")
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    assert slots(workers=2, per_gpu=None) == [{"OMP_NUM_THREADS": "4"}] * 2
+    assert slots(2) == [{"OMP_NUM_THREADS": "4"}] * 2
 
 
 def test_user_setting_of_omp_num_threads_is_kept(visible, monkeypatch):
     visible("")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert slots(workers=2, per_gpu=None) == [{}, {}]
-
-
-def test_workers_and_per_gpu_together_raise_input_error(visible):
-    with pytest.raises(InputError, match="use one of them"):
-        slots(workers=2, per_gpu=2)
+    assert slots(2) == [{}, {}]
 
 
 def test_log_of_process_has_its_command_and_output(tmp_path):
