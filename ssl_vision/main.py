@@ -139,14 +139,12 @@ def _execute(args: Sequence[str] | None) -> int:
     if name == "--version":
         print(f"ssl-vision {__version__}")
         return 0
-    from ssl_vision.cli.import_paths import READS, check_run, load, local_modules
+    from ssl_vision.cli.import_paths import load, local_modules
     from ssl_vision.cli.suggestions import closest_match
 
     try:
         if name not in COMMANDS:
             raise InputError(f"unknown command '{name}'{closest_match(name, list(COMMANDS))}")
-        if name in READS:
-            check_run(name, rest)
         with silenced() if is_quiet else nullcontext(), local_modules(rest):
             command = load(COMMANDS[name].module)
             page = command.run([name, *rest] if name in ("fit", "validate") else rest)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ssl_vision.cli.fit import check_options
+from ssl_vision.cli.fit_command import checked
 
 pytestmark = pytest.mark.docs
 
@@ -62,4 +62,4 @@ def test_row_added_by_another_process_during_training_is_kept(script, monkeypatc
 def test_fit_accepts_every_recipe(script, sizes, monkeypatch):
     monkeypatch.chdir(ROOT)
     for recipe in script.RECIPES.values():
-        check_options(["fit", *script.options_of(recipe, sizes, 7)])
+        checked(script.options_of(recipe, sizes, 7))

@@ -31,9 +31,8 @@ from ssl_vision.callbacks import (
     Times,
     WeightHistogram,
 )
-from ssl_vision.cli.fit_command import checked
 from ssl_vision.cli.fit_summary import nothing_left, summary, validated
-from ssl_vision.cli.import_paths import class_paths, local_modules
+from ssl_vision.cli.import_paths import class_paths
 from ssl_vision.cli.parser import ArgumentParser, expanded, one_line
 from ssl_vision.cli.progress_bar import RunBar
 from ssl_vision.cli.recipes import stated_options
@@ -276,27 +275,6 @@ class FitCLI(LightningCLI):
         images = None if known is None else known.batch_size * trainer.world_size
         text += summary(Run(folder.path), images=images, data=known, report=page is not None)
         return Outcome(folder, text, page)
-
-
-class _Options(FitCLI):
-    """The options alone: nothing is looked up or built."""
-
-    def before_instantiate_classes(self) -> None:
-        pass
-
-    def instantiate_classes(self) -> None:
-        pass
-
-
-def check_options(args: Sequence[str]) -> None:
-    """Check the names and types of the options of ``fit``, the first of ``args``, and its config files.
-
-    Raises:
-        InputError: an option or a config file is not usable.
-    """
-    command, *options = args
-    with local_modules(options), without_noise():
-        _Options([command, *checked(options)])
 
 
 def executed(args: Sequence[str]) -> Outcome:

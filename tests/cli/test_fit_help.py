@@ -41,7 +41,6 @@ def parsed(monkeypatch, tmp_path):
         raise Stop(self.config.as_dict())
 
     monkeypatch.setattr(fit.FitCLI, "instantiate_classes", stop)
-    monkeypatch.setattr(fit_command, "check_root", lambda options: None)
     monkeypatch.chdir(tmp_path)
 
     def parse(*args):

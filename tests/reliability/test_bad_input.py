@@ -465,11 +465,15 @@ SIZES = [
 ]
 
 DATA = [
-    Case("absent images", f"fit {FOLDER}", r"--data\.root {here}/images: no such directory; .*"),
+    Case(
+        "absent images",
+        f"fit {FOLDER}",
+        r"no folder {here}/images: give the directory of the images with --data\.root",
+    ),
     Case(
         "a file for a folder",
         f"fit {FOLDER}",
-        r"--data\.root {here}/images: no such directory; .*",
+        r"no folder {here}/images: give the directory of the images with --data\.root",
         with_user_file("images", b""),
     ),
     Case(

@@ -135,13 +135,7 @@ def _wait(jobs: Sequence[Any]) -> list[str]:
 
 
 def _show(plan: Plan) -> None:
-    """Print what varies and the command of each trial, and check the options of ``ssl-vision fit``.
-
-    Of the trials with the same classes and texts, and with numbers of the same sign, the first is checked.
-
-    Raises:
-        InputError: ``fit`` does not accept the options of a trial.
-    """
+    """Print what varies and the command of each trial."""
     file, trials = plan.file, plan.trials
     short = short_names([".".join(path) for path in file.varied])
     sizes = {short[".".join(path)]: file.parameters[path].size for path in file.varied}
@@ -153,22 +147,9 @@ def _show(plan: Plan) -> None:
     commands = [plan.train_command(trial) for trial in trials]
     shared = set(commands[0]).intersection(*commands[1:]) - {f"--name={trials[0].name}"}
     common = [word for word in commands[0] if word in shared]
-    print(f"command: {shlex.join(common)}, and for each trial:", flush=True)
-    seen: set[object] = set()
-    for trial, words in zip(trials, commands, strict=True):
-        print(shlex.join(word for word in words if word not in shared), flush=True)
-        values = {
-            (name, value > 0 if isinstance(value, (int, float)) else str(value))
-            for name, value in trial.parameters.items()
-        }
-        if is_fit(words) and sys.executable in words and not values <= seen:  # in this environment
-            from ssl_vision.cli.fit import check_options
-
-            try:
-                check_options(words[words.index("fit") :])
-            except InputError as error:
-                raise InputError(f"{trial.name}: {error}") from error
-        seen |= values
+    print(f"command: {shlex.join(common)}, and for each trial:")
+    for words in commands:
+        print(shlex.join(word for word in words if word not in shared))
     if plan.evaluate:
         line = plan.evaluate_command(trials[0], plan.evaluate, baselines=True)
         print(f"evaluation of the first trial: {shlex.join(line)}")
