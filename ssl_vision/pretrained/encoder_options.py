@@ -117,12 +117,11 @@ def named_encoder(parser: ArgumentParser, options: Any) -> NamedEncoder:
     class_name = options.encoder.class_path if is_class else options.encoder.__qualname__
     about = str(settings.get("name", class_name.rpartition(".")[2]))
     if options.weights is not None:
-        with local_file(options.weights) as file:
-            file = file.expanduser()
-            state = read_weights(file, option="--weights")
-            used = load_encoder_weights(
-                encoder, state, file, options=f"{_OPTION} and its options", by_order=options.weights_by_order
-            )
+        file = local_file(options.weights)
+        state = read_weights(file, option="--weights")
+        used = load_encoder_weights(
+            encoder, state, file, options=f"{_OPTION} and its options", by_order=options.weights_by_order
+        )
         source = options.weights if is_address(options.weights) else file.name
         return NamedEncoder(encoder, untrained, False, f"{about} with weights of {source}: {used}")
     if downloaded:
