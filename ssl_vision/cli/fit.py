@@ -31,11 +31,10 @@ from ssl_vision.callbacks import (
     Times,
     WeightHistogram,
 )
-from ssl_vision.cli.fit_summary import nothing_left, summary, validated
+from ssl_vision.cli.fit_summary import summary, validated
 from ssl_vision.cli.import_paths import class_paths
 from ssl_vision.cli.parser import ArgumentParser, expanded, one_line
 from ssl_vision.cli.progress_bar import RunBar
-from ssl_vision.cli.recipes import stated_options
 from ssl_vision.cli.run_options import (
     add_run_options,
     check_callbacks,
@@ -45,7 +44,7 @@ from ssl_vision.cli.run_options import (
 )
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError, Interrupted
-from ssl_vision.progress import quiet, without_noise
+from ssl_vision.progress import epochs_text, quiet, without_noise
 from ssl_vision.runs.checkpoint import AtomicCheckpointIO, Checkpoint, read_checkpoint
 from ssl_vision.runs.checkpoint_schedule import ResumeCheckpoint, remove_requeued
 from ssl_vision.runs.config import below_home, derived_name, differences, listed
@@ -144,8 +143,10 @@ class FitCLI(LightningCLI):
         check_trainer(config.trainer)
         if config.metrics.k is None:
             config.metrics.k = knn_k(config.data.class_path)
-        if self.command == "fit":
-            set_options_for_weights(config, given=stated_options(self.args))
+        if self.command == "fit" and starts_from_weights(config):
+            required = "--model=SimCLR"
+            given = self.parser.parse_args([required, *self.args], defaults=False)
+            set_options_for_weights(config, given=given)
         plain = yaml.safe_load(self.parser.dump(config, skip_unset=False, skip_validation=True))
         others = [key for key in plain if key not in (*_FIRST, *_NOT_RECORDED)]
         self.recorded = below_home({key: plain[key] for key in (*_FIRST, *others)})
@@ -269,8 +270,8 @@ class FitCLI(LightningCLI):
             return Outcome(folder, str(folder.path), page)
         text = ""
         if checkpoint is not None and not trained:
-            done = {"epochs": checkpoint.epoch, "steps": trainer.global_step}
-            text = nothing_left(self.recorded, **done, early=early_stopping(trainer)) + "\n"
+            done = f"{epochs_text(checkpoint.epoch)} and {trainer.global_step} steps are done"
+            text = f"nothing was left to train: {early_stopping(trainer) or done}\n"
         known = data if isinstance(data, ImageData) else None
         images = None if known is None else known.batch_size * trainer.world_size
         text += summary(Run(folder.path), images=images, data=known, report=page is not None)
