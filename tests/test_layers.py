@@ -156,7 +156,7 @@ def test_getattr_and_hasattr_are_used_only_in_listed_files():
 CAPS = {
     "": (755, 13),
     "callbacks": (698, 8),
-    "cli": (1564, 16),
+    "cli": (1551, 16),
     "data": (3101, 28),
     "encoders": (281, 4),
     "evaluation": (2018, 15),
@@ -171,7 +171,7 @@ CAPS = {
     "objectives": (2058, 19),
     "pretrained": (303, 4),
     "runs": (1495, 12),
-    "tracking": (257, 3),
+    "tracking": (214, 3),
 }
 """Most code lines (benchmarks/code_lines.py) and most Python files of each folder, which may only fall.
 

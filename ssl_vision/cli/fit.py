@@ -57,7 +57,6 @@ from ssl_vision.tracking.wandb import (
     SCHEME,
     fetched_checkpoint,
     requeued_by_agent,
-    requeued_checkpoint,
     wandb_logger,
     wandb_mode,
 )
@@ -67,9 +66,6 @@ _FIRST = ("name", "seed_everything", "model", "data", "trainer")
 """First keys of config.yaml, which all other recorded options follow."""
 
 _NOT_RECORDED = ("ckpt_path", "overwrite", "report")
-
-_CONTINUED = "SSL_VISION_CONTINUED"
-"""Environment variable with the checkpoint that the first process continues from."""
 
 register_type(torch.device, fail_already_registered=False)  # so that configs can be read back
 yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, value: dumper.represent_data(value.value))
@@ -158,10 +154,8 @@ class FitCLI(LightningCLI):
             config.ckpt_path = config.ckpt_path or "last"
         elif config.ckpt_path is not None and config.overwrite:
             raise InputError("--ckpt_path continues a run and --overwrite replaces it: give one of them")
-        elif config.ckpt_path is None:
-            online = wandb_mode(config.wandb) == "online" and config.wandb_artifacts != "none"
-            if place := place_to_continue(self.folder, online=online):
-                config.ckpt_path, config.overwrite = place, False
+        elif config.ckpt_path is None and is_requeued(self.folder):
+            config.ckpt_path, config.overwrite = "last", False
         if config.ckpt_path is not None:
             self.checkpoint = checkpoint_at(config.ckpt_path, self.folder, self.command)
         if self.checkpoint is not None:
@@ -299,25 +293,9 @@ def executed(args: Sequence[str]) -> Outcome:
             raise
 
 
-def place_to_continue(folder: RunFolder, *, online: bool) -> str | None:
-    """Return the checkpoint from which a requeued run continues, as for ``--ckpt_path``; None for other runs.
-
-    The first process of a machine decides for the processes that it launches, which inherit its environment.
-
-    Args:
-        folder: run directory.
-        online: allow a run that ``wandb agent`` has rescheduled to download its checkpoint from W&B.
-    """
-    if int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0:  # restarted with the command of the first start
-        return "last"
-    if int(os.environ.get("LOCAL_RANK") or 0) and _CONTINUED in os.environ:
-        return os.environ[_CONTINUED] or None
-    place = "last" if requeued_by_agent(folder) else None
-    if place is None and online and (file := requeued_checkpoint()):
-        place = str(file)
-    if os.environ.get("WANDB_SWEEP_ID"):
-        os.environ[_CONTINUED] = place or ""
-    return place
+def is_requeued(folder: RunFolder) -> bool:
+    """Return True for a run that SLURM or ``wandb agent`` has started again, which continues."""
+    return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0 or requeued_by_agent(folder)
 
 
 def checkpoint_at(place: str, folder: RunFolder, command: str) -> Checkpoint | None:
