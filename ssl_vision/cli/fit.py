@@ -1,5 +1,6 @@
 """``fit`` and ``validate`` on Lightning's command line: options, run directory, trainer and result."""
 
+import json
 import os
 import pydoc
 import shlex
@@ -36,6 +37,7 @@ from ssl_vision.cli.import_paths import class_paths
 from ssl_vision.cli.parser import ArgumentParser, expanded, one_line
 from ssl_vision.cli.progress_bar import RunBar
 from ssl_vision.cli.run_options import (
+    DEFAULTS,
     add_run_options,
     check_callbacks,
     check_trainer,
@@ -140,8 +142,8 @@ class FitCLI(LightningCLI):
         if config.metrics.k is None:
             config.metrics.k = knn_k(config.data.class_path)
         if self.command == "fit" and starts_from_weights(config):
-            required = "--model=SimCLR"
-            given = self.parser.parse_args([required, *self.args], defaults=False)
+            model = f"--model={json.dumps(DEFAULTS['model'])}"  # whose classes have the other options
+            given = self.parser.parse_args([model, *self.args], defaults=False)
             set_options_for_weights(config, given=given)
         plain = yaml.safe_load(self.parser.dump(config, skip_unset=False, skip_validation=True))
         others = [key for key in plain if key not in (*_FIRST, *_NOT_RECORDED)]

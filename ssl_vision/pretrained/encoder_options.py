@@ -108,8 +108,6 @@ def named_encoder(parser: ArgumentParser, options: Any) -> NamedEncoder:
     is_class = isinstance(options.encoder, Namespace)
     settings = options.encoder.as_dict().get("init_args", {}) if is_class else {}
     downloaded = settings.get("pretrained", False)
-    if options.weights == "":
-        raise InputError("--weights is empty: give a file, or hf://OWNER/NAME")
     if downloaded and options.weights is not None:
         raise InputError(f"give --weights or {_OPTION}.pretrained true, not both")
     untrained = partial(_built, instantiated(parser, options).encoder)
