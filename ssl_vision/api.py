@@ -102,7 +102,7 @@ def fit(config: Config | Sequence[Config], **overrides: Any) -> TrainedRun:
     args += _options(overrides)
     with local_modules(args), _globals_restored():
         try:
-            outcome = executed(["fit", *checked(args)])
+            outcome = executed(checked(args))
         except Interrupted as error:
             if error.signal == signal.SIGINT:
                 raise KeyboardInterrupt("saved; continue with ckpt_path='last'") from None

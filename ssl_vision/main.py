@@ -60,7 +60,6 @@ COMMANDS = {
         "ssl_vision.cli.listing", "list objectives, encoders, methods, recipes and more", "information"
     ),
     "doctor": Command("ssl_vision.cli.doctor", "check packages, hardware and data sets", "information"),
-    "validate": Command("ssl_vision.cli.fit_command", "validate a checkpoint as during training"),
     "data": Command("ssl_vision.cli.data_folder", "check a folder of images, or compute its statistics"),
     "maps": Command(f"{_EXPERIMENTS}.report.maps", "draw maps of objectives, as in the papers"),
 }
@@ -133,7 +132,7 @@ def _execute(args: Sequence[str] | None) -> int:
             raise InputError(f"unknown command '{name}'{closest_match(name, list(COMMANDS))}")
         with silenced() if is_quiet else nullcontext(), local_modules(rest):
             command = load(COMMANDS[name].module)
-            page = command.run([name, *rest] if name in ("fit", "validate") else rest)
+            page = command.run(rest)
             report = None if page is None else load(_REPORT).write(**page)
             if report is not None and not quiet():
                 print(f"report: {report}")

@@ -1,4 +1,4 @@
-"""The commands ``fit`` and ``validate`` until torch is imported: help, and the check of their options."""
+"""The command ``fit`` until torch is imported: help, and the check of its options."""
 
 import difflib
 import os
@@ -19,16 +19,16 @@ _OTHERS = ("config", "c", *FLAGS)
 
 
 def run(args: Sequence[str]) -> dict[str, Any] | None:
-    """Run ``fit`` or ``validate``, the first of ``args``, or print help about its options.
+    """Run ``fit``, or print help about its options.
 
     Returns:
         Arguments of the report of a run that was trained, on the first process.
     """
-    command, *options = args
+    options = list(args)
     if options and not options[0].startswith("-"):
         options = [*_options_of_run(options[0]), *options[1:]]
     asked = bool({"-h", "--help"} & set(options))
-    if (command == "fit" and (asked or not options)) or any(".help" in option for option in options):
+    if asked or not options or any(".help" in option for option in options):
         from ssl_vision.cli.fit_help import requested_help
 
         text = requested_help(with_recipes(options))
@@ -38,7 +38,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     options = ["--help"] if asked else checked(options)
     fit = load("ssl_vision.cli.fit")
     with local_modules(options):  # also those that the config of a run directory names
-        outcome = fit.executed([command, *options])
+        outcome = fit.executed(options)
     if outcome.message:
         print(outcome.message)
     page: dict[str, Any] | None = outcome.page

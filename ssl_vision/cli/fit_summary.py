@@ -1,14 +1,13 @@
 """Summary printed at the end of ``fit``: duration, outputs, results and next steps."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from statistics import median
 
 from ssl_vision.data import ImageData
 from ssl_vision.descriptions import described, description_of
 from ssl_vision.metrics.accuracy_difference import wilson_interval
 from ssl_vision.progress import duration, epochs_text, number
-from ssl_vision.runs.checkpoint import Checkpoint
 from ssl_vision.runs.files import last_value
 from ssl_vision.runs.registry import Run
 from ssl_vision.tables import aligned
@@ -111,16 +110,3 @@ def validation_value(name: str, value: float, images: float | None) -> str:
         return text
     low, high = wilson_interval(value, images)
     return f"{text} ± {50 * (high - low):.1f} ({images:,.0f} images)"
-
-
-def validated(checkpoint: Checkpoint, values: Mapping[str, float]) -> str:
-    """Format a checkpoint and its validation metrics, one metric per line.
-
-    Args:
-        checkpoint: the checkpoint.
-        values: values by the names under which they are logged.
-    """
-    images = values.get("time/val_images")
-    lines = [[f"  {name}", validation_value(name, values[name], images)] for name in sorted(values)]
-    head = f"{checkpoint.path}, after {epochs_text(checkpoint.epoch)}"
-    return f"{head}\n{aligned(lines)}" if lines else head

@@ -1,4 +1,4 @@
-"""Options of ``fit`` and ``validate``: their defaults, those of a run, and checks of the trainer's."""
+"""Options of ``fit``: their defaults, those of a run, and checks of the trainer's."""
 
 from collections.abc import Iterable
 from contextlib import suppress

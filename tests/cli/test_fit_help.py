@@ -45,7 +45,7 @@ def parsed(monkeypatch, tmp_path):
 
     def parse(*args):
         with pytest.raises(Stop) as stopped:
-            fit_command.run(["fit", *args])
+            fit_command.run(args)
         return stopped.value.args[0]
 
     return parse

@@ -621,7 +621,6 @@ def save_truncated_jpeg(path: Path) -> None:
 TINY_RUN_CONFIG = "--model.objective=MACL --model.objective.alpha=3"
 READERS = {
     "fit": f"fit {TINY_RUN_CONFIG} --ckpt_path={{here}}/other.ckpt",
-    "validate": f"validate {TINY_RUN_CONFIG} --ckpt_path={{here}}/other.ckpt",
     "evaluate": "evaluate {here}/other.ckpt",
     "export": "export {here}/other.ckpt",
     "embed": "embed {here}/images --weights={here}/other.ckpt --output={here}/f.npz",
@@ -660,14 +659,11 @@ CHECKPOINTS = [
     for reader in READERS
     for situation in (SITUATIONS if reader in ("fit", "export") else SITUATIONS[1:2])  # the others share code
 ] + [
-    *(
-        checkpoint_case(
-            reader,
-            "a checkpoint with a flipped bit",
-            r"{here}/other\.ckpt: damaged, the checksum of .* does not match",
-            flip_checkpoint_bit,
-        )
-        for reader in ("fit", "validate")
+    checkpoint_case(
+        "fit",
+        "a checkpoint with a flipped bit",
+        r"{here}/other\.ckpt: damaged, the checksum of .* does not match",
+        flip_checkpoint_bit,
     ),
     Case(
         "an empty checkpoint",
@@ -699,12 +695,6 @@ CHECKPOINTS = [
         r"{run}/checkpoints/last\.ckpt was made with another config \(.*width: 4 there, 8 here.*\); "
         r"use that config with ssl-vision fit {run}",
     ),
-    Case(
-        "another architecture to validate",
-        "validate --model.encoder.width=8 --ckpt_path={run}/checkpoints/last.ckpt",
-        r"{run}/checkpoints/last\.ckpt was made with another config \(model.*width: 4 there, 8 here\); "
-        r"use that config with ssl-vision validate {run}",
-    ),
     *(
         checkpoint_case("evaluate", f"{new} in its config", line, with_replaced_config_text(old, new))
         for old, new, line in [
@@ -728,11 +718,6 @@ CHECKPOINTS = [
         with_user_file("f", b""),
     ),
     Case(
-        "no run of that name",
-        "validate --name=none --ckpt_path=last",
-        r".*none/checkpoints/last\.ckpt: no such checkpoint; give the run directory: .*",
-    ),
-    Case(
         "an empty folder for a run", "evaluate {here}", r"{here}/checkpoints/last\.ckpt: no such checkpoint"
     ),
     Case("no checkpoint", "export", r".*checkpoint.*"),
@@ -754,7 +739,7 @@ CHECKPOINTS = [
 def command_line(case: Case, here: Path, run: Path) -> list[str]:
     """Return the arguments of a case: config files and data first, then a tiny run, then the rest."""
     command, *rest = case.command_line.format(here=here, run=run).split(" ")
-    if command in ("fit", "validate") and "--data.batch_size=4 --data=Digits" not in case.command_line:
+    if command == "fit" and "--data.batch_size=4 --data=Digits" not in case.command_line:
         files_and_data = [arg for arg in rest if arg.startswith(("--config=", "--data="))]
         rest = [
             *files_and_data,
