@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from os import PathLike
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +19,7 @@ from ssl_vision.cli.fit import executed
 from ssl_vision.cli.fit_command import checked
 from ssl_vision.cli.fit_summary import validation_lines, validations
 from ssl_vision.cli.import_paths import local_modules
-from ssl_vision.data import ImageData, Views
-from ssl_vision.data.images import MapDataset
+from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.evaluation.command import evaluated
 from ssl_vision.evaluation.protocol import read_protocols
@@ -103,7 +102,7 @@ def fit(config: Config | Sequence[Config], **overrides: Any) -> TrainedRun:
     args += _options(overrides)
     with local_modules(args), _globals_restored():
         try:
-            outcome = executed(["fit", *checked(args)])
+            outcome = executed(checked(args))
         except Interrupted as error:
             if error.signal == signal.SIGINT:
                 raise KeyboardInterrupt("saved; continue with ckpt_path='last'") from None
@@ -111,23 +110,6 @@ def fit(config: Config | Sequence[Config], **overrides: Any) -> TrainedRun:
     if outcome.page is not None:
         write(**outcome.page)
     return TrainedRun(outcome.folder.path)
-
-
-@overload
-def evaluate(
-    source: nn.Module,
-    *,
-    train: MapDataset,
-    test: MapDataset,
-    protocol: str | PathLike[str] | Sequence[str | PathLike[str]] = "macl",
-    views: Views | None = None,
-    seed: int = 0,
-    baselines: bool = False,
-) -> Evaluation: ...
-
-
-@overload
-def evaluate(source: str | PathLike[str], **options: Any) -> Evaluation: ...
 
 
 def evaluate(source: nn.Module | str | PathLike[str], **options: Any) -> Evaluation:

@@ -6,7 +6,6 @@ import os
 import shlex
 import signal
 import sys
-import sysconfig
 import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -61,7 +60,6 @@ COMMANDS = {
         "ssl_vision.cli.listing", "list objectives, encoders, methods, recipes and more", "information"
     ),
     "doctor": Command("ssl_vision.cli.doctor", "check packages, hardware and data sets", "information"),
-    "validate": Command("ssl_vision.cli.fit_command", "validate a checkpoint as during training"),
     "data": Command("ssl_vision.cli.data_folder", "check a folder of images, or compute its statistics"),
     "maps": Command(f"{_EXPERIMENTS}.report.maps", "draw maps of objectives, as in the papers"),
 }
@@ -78,19 +76,6 @@ commands. With any command, --quiet prints only results and errors, and --debug 
 traceback of an error."""
 
 _REPORT = f"{_EXPERIMENTS}.report.report"
-_LONGEST = 1000
-
-_ADVICE = (
-    (
-        ("MemoryError", "can't allocate memory", "Unable to allocate"),
-        "out of memory: reduce the batch size or the network, or set --model.chunk_size",
-    ),
-    (
-        ("DataLoader worker (pid",),
-        "a worker process has ended, probably because it ran out of memory: reduce --data.workers",
-    ),
-)
-"""Texts in the type or the message of an error, with advice."""
 
 
 def usage(*, every: bool = False) -> str:
@@ -139,17 +124,15 @@ def _execute(args: Sequence[str] | None) -> int:
     if name == "--version":
         print(f"ssl-vision {__version__}")
         return 0
-    from ssl_vision.cli.import_paths import READS, check_run, load, local_modules
+    from ssl_vision.cli.import_paths import load, local_modules
     from ssl_vision.cli.suggestions import closest_match
 
     try:
         if name not in COMMANDS:
             raise InputError(f"unknown command '{name}'{closest_match(name, list(COMMANDS))}")
-        if name in READS:
-            check_run(name, rest)
         with silenced() if is_quiet else nullcontext(), local_modules(rest):
             command = load(COMMANDS[name].module)
-            page = command.run([name, *rest] if name in ("fit", "validate") else rest)
+            page = command.run(rest)
             report = None if page is None else load(_REPORT).write(**page)
             if report is not None and not quiet():
                 print(f"report: {report}")
@@ -177,34 +160,16 @@ def _execute(args: Sequence[str] | None) -> int:
 def _explained(error: Exception) -> tuple[int, str]:
     """Return the exit code of an error, and a line about it."""
     if isinstance(error, (InputError, FloatingPointError)):  # the latter: the loss of many steps in a row
-        return 2 if isinstance(error, InputError) else 1, _shortened(str(error))
+        return 2 if isinstance(error, InputError) else 1, " ".join(str(error).splitlines())
     if isinstance(error, OSError) and error.errno is not None:  # raised by the operating system
         place = "the output" if error.filename is None else error.filename
-        return 1 if error.filename is None else 2, _shortened(f"{place}: {error.strerror}")
-    name, lines = type(error).__name__, str(error).strip().splitlines() or [type(error).__name__]
-    first = _shortened(lines[0])
-    for signs, advice in _ADVICE:
-        if any(sign in f"{name}: {error}" for sign in signs):
-            return 1, f"{advice} ({first})"
-    if " in DataLoader worker process " in first:  # with the traceback of the worker
-        first = _shortened(lines[-1])
-    return 1, f"{_user_line(error) or 'fault'}: {name}: {first} (--debug shows where)"
-
-
-def _user_line(error: Exception) -> str:
-    """Return the file and line of the user's code that this package called and that failed, or ""."""
-    package = os.path.dirname(os.path.abspath(__file__)) + os.sep
-    libraries = (package, "<", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
-    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    called = itertools.dropwhile(lambda frame: not frame[0].startswith(package), frames)
-    user_lines = [f"{file}, line {line}" for file, line in called if not file.startswith(libraries)]
-    return user_lines[-1] if user_lines else ""
-
-
-def _shortened(message: str) -> str:
-    """Join the lines of a message, and shorten it to a readable length."""
-    line = " ".join(message.splitlines())
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+        return 1 if error.filename is None else 2, f"{place}: {error.strerror}"
+    name, lines = type(error).__name__, str(error).strip().splitlines() or [""]
+    if "MemoryError" in name:  # also that of torch
+        return 1, f"out of memory: reduce the batch size, or set --model.chunk_size ({lines[0]})"
+    # a worker of a DataLoader reports its traceback
+    line = lines[-1] if " in DataLoader worker process " in lines[0] else lines[0]
+    return 1, f"{name}: {line} (--debug shows where)"
 
 
 if __name__ == "__main__":

@@ -195,11 +195,6 @@ def test_batch_norm_keeps_the_statistics_of_the_initial_weights(folder, base, ha
     assert Run(base).setting("model.encoder_statistics") == "batch"
 
 
-def test_other_validation_images_are_not_compared_with_the_start(harmed, capsys):
-    assert main(["validate", str(harmed), "--data.val=test"]) == 0
-    assert "val/knn_top1" in capsys.readouterr().out
-
-
 MODULE = """
 import os
 import signal
@@ -295,25 +290,3 @@ def test_start_without_validation_data_is_kept_but_not_validated(tmp_path, base,
     run = Run(tmp_path / "runs" / "plain")
     assert run.folder.start.exists()
     assert not run.curve("val/knn_top1")
-
-
-def test_validate_classifies_the_images_of_training_with_an_online_probe(tmp_path, capsys):
-    for number in range(120):
-        file = tmp_path / "images" / "train" / "ab"[number % 2] / f"{number}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (8, 8), (2 * number, 100, 100)).save(file)
-    data = [
-        "--data=ImageFolder",
-        f"--data.root={tmp_path}/images",
-        "--data.image_size=8",
-        "--data.views.size=8",
-    ]
-    options = [*data, *OPTIONS, f"--runs_dir={tmp_path}", "--name=probe", "--trainer.max_epochs=1"]
-    assert main(["fit", *options, "--online_probe=true", "--data.batch_size=32"]) == 0
-    logged = Run(tmp_path / "probe").last("val/knn_top1")
-    capsys.readouterr()
-    assert main(["validate", str(tmp_path / "probe")]) == 0
-    printed = capsys.readouterr().out
-    assert "val/knn_top1" in printed
-    assert f"{100 * logged:.2f} %" in printed
-    assert "(12 images)" in printed

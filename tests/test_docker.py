@@ -163,7 +163,6 @@ def assert_accepted(args, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     if args[0] == "fit":
         monkeypatch.setattr("ssl_vision.cli.fit.FitCLI.instantiate_classes", stop)
-        monkeypatch.setattr("ssl_vision.cli.fit_command.check_root", lambda options: None)  # has no images
         with pytest.raises(Parsed):
             main(args)
     elif args[0] == "sweep":

@@ -384,6 +384,7 @@ def test_troubleshooting_messages_exist_in_code():
         "model: is now --model.encoder.…",
         "limit_train_batches",
         "CUDA out of memory",
+        "DataLoader worker (pid …",  # torch's
     }
     unknown = [
         message

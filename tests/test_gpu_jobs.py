@@ -383,7 +383,6 @@ def test_fit_accepts_the_options_of_every_recipe(gpu, monkeypatch, tmp_path):
 
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("ssl_vision.cli.fit.FitCLI.instantiate_classes", stop)
-    monkeypatch.setattr("ssl_vision.cli.fit_command.check_root", lambda options: None)  # has no images
     jobs = gpu.gpu_jobs(tmp_path, tmp_path, options=["--model.optimizer.lr", "0.09"])
     fits = [each.commands[0] for each in jobs if each.commands[0][3] == "fit"]
     assert len(fits) == 6

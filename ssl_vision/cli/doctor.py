@@ -1,11 +1,9 @@
-"""``ssl-vision doctor``: versions of packages, devices, the directory of runs, and data sets."""
+"""``ssl-vision doctor``: versions of packages, devices and data sets."""
 
 import importlib
 import os
 import platform
 import shlex
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -39,14 +37,12 @@ def run(args: Sequence[str]) -> None:
     """
     parser = ArgumentParser(prog="ssl-vision doctor", description=run.__doc__)
     parser.add_argument("--root", type=str, default="data", help="Directory of the data sets.")
-    parser.add_argument("--runs_dir", type=str, default="runs", help="Directory for run directories.")
     options = parser.parse_args(list(args))
     with Progress("checking", lines=False):
         checks = list(versions())
         if not any(check.broken for check in checks):
             checks += devices(importlib.import_module("torch"))
             checks += data_sets(Path(options.root).expanduser())
-        checks.append(writable(Path(options.runs_dir)))
     width = max(len(check.name) for check in checks)
     for check in checks:
         state = "broken" if check.broken else "note" if check.advice else "ok"
@@ -79,14 +75,10 @@ def versions() -> Iterator[Check]:
     except Exception as error:  # an incompatible binary may raise anything
         result = f"cannot be imported: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
         yield Check("torch", result, "pip install --force-reinstall torch torchvision", broken=True)
-    builds = [name for name in ("faiss-cpu", "faiss-gpu") if name in installed]
-    if len(builds) > 1:
-        advice = "pip uninstall -y faiss-cpu faiss-gpu, then install one of them"
-        yield Check("FAISS", "faiss-cpu and faiss-gpu conflict", advice, broken=True)
-    elif builds:
-        yield Check("FAISS", f"{builds[0]} {installed[builds[0]]}")
-    else:
-        yield Check("FAISS", "not installed; torch replaces it", "pip install 'ssl_vision[cpu]' or '[gpu]'")
+    builds = [f"{name} {installed[name]}" for name in ("faiss-cpu", "faiss-gpu") if name in installed]
+    conflict = len(builds) > 1
+    advice = "they conflict: pip uninstall -y faiss-cpu faiss-gpu, then install one" if conflict else ""
+    yield Check("FAISS", " and ".join(builds) or "not installed; torch is used instead", advice, conflict)
 
 
 def devices(torch: Any) -> Iterator[Check]:
@@ -106,19 +98,6 @@ def devices(torch: Any) -> Iterator[Check]:
     words = set(_CPUINFO.read_text(encoding="utf-8").split()) if _CPUINFO.exists() else set()
     flags = [name for name in ("amx_bf16", "avx512_bf16", "bf16") if name in words]
     yield Check("bfloat16", f"supported by the CPU ({', '.join(flags)})" if flags else "slow on this CPU")
-
-
-def writable(runs_dir: Path) -> Check:
-    """Check that the directory of the runs can be written."""
-    folder = runs_dir.expanduser().absolute()
-    while not folder.exists():
-        folder = folder.parent
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            return Check("runs", f"{runs_dir}, {shutil.disk_usage(folder).free / 1e9:.1f} GB free")
-    except OSError as error:
-        result = f"{runs_dir} cannot be written ({error.strerror})"
-        return Check("runs", result, "choose another directory with --runs_dir", broken=True)
 
 
 def data_sets(root: Path) -> Iterator[Check]:

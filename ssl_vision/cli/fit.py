@@ -1,5 +1,6 @@
-"""``fit`` and ``validate`` on Lightning's command line: options, run directory, trainer and result."""
+"""``fit`` on Lightning's command line: options, run directory, trainer and result."""
 
+import json
 import os
 import pydoc
 import shlex
@@ -31,12 +32,12 @@ from ssl_vision.callbacks import (
     Times,
     WeightHistogram,
 )
-from ssl_vision.cli.fit_summary import nothing_left, summary, validated
+from ssl_vision.cli.fit_summary import summary
 from ssl_vision.cli.import_paths import class_paths
 from ssl_vision.cli.parser import ArgumentParser, expanded, one_line
 from ssl_vision.cli.progress_bar import RunBar
-from ssl_vision.cli.recipes import stated_options
 from ssl_vision.cli.run_options import (
+    DEFAULTS,
     add_run_options,
     check_callbacks,
     check_trainer,
@@ -45,7 +46,7 @@ from ssl_vision.cli.run_options import (
 )
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError, Interrupted
-from ssl_vision.progress import quiet, without_noise
+from ssl_vision.progress import epochs_text, quiet, without_noise
 from ssl_vision.runs.checkpoint import AtomicCheckpointIO, Checkpoint, read_checkpoint
 from ssl_vision.runs.checkpoint_schedule import ResumeCheckpoint, remove_requeued
 from ssl_vision.runs.config import below_home, derived_name, differences, listed
@@ -58,7 +59,6 @@ from ssl_vision.tracking.wandb import (
     SCHEME,
     fetched_checkpoint,
     requeued_by_agent,
-    requeued_checkpoint,
     wandb_logger,
     wandb_mode,
 )
@@ -68,9 +68,6 @@ _FIRST = ("name", "seed_everything", "model", "data", "trainer")
 """First keys of config.yaml, which all other recorded options follow."""
 
 _NOT_RECORDED = ("ckpt_path", "overwrite", "report")
-
-_CONTINUED = "SSL_VISION_CONTINUED"
-"""Environment variable with the checkpoint that the first process continues from."""
 
 register_type(torch.device, fail_already_registered=False)  # so that configs can be read back
 yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, value: dumper.represent_data(value.value))
@@ -91,7 +88,7 @@ class _Parser(ArgumentParser, LightningArgumentParser):
 
 
 class Outcome(NamedTuple):
-    """Result of ``fit`` or ``validate``: the run, a text to print, and the arguments of its report."""
+    """Result of ``fit``: the run, a text to print, and the arguments of its report."""
 
     folder: RunFolder
     message: str = ""
@@ -99,10 +96,10 @@ class Outcome(NamedTuple):
 
 
 class FitCLI(LightningCLI):
-    """``fit`` or ``validate``: options, run directory, model, data and trainer, which `outcome` runs.
+    """``fit``: options, run directory, model, data and trainer.
 
     Args:
-        args: the command and its options, which are `checked`.
+        args: its options, which are `checked`.
 
     Raises:
         InputError: an option, a config file, the run directory or the checkpoint is not usable.
@@ -115,20 +112,19 @@ class FitCLI(LightningCLI):
     recorded: dict[str, Any]
     """Config as it is recorded."""
     checkpoint: Checkpoint | None = None
-    """Checkpoint to continue from or to validate, without its weights."""
+    """Checkpoint to continue from, without its weights."""
 
     def __init__(self, args: Sequence[str]) -> None:
-        self.command, *options = args
-        self.args = options
+        self.args = list(args)
         super().__init__(
             datamodule_class=pl.LightningDataModule,
             subclass_mode_data=True,
             save_config_callback=None,
             auto_configure_optimizers=False,
             parser_class=_Parser,
-            parser_kwargs={"prog": f"ssl-vision {self.command}"},
+            parser_kwargs={"prog": "ssl-vision fit"},
             run=False,
-            args=options,
+            args=self.args,
         )
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -144,8 +140,10 @@ class FitCLI(LightningCLI):
         check_trainer(config.trainer)
         if config.metrics.k is None:
             config.metrics.k = knn_k(config.data.class_path)
-        if self.command == "fit":
-            set_options_for_weights(config, given=stated_options(self.args))
+        if starts_from_weights(config):
+            model = f"--model={json.dumps(DEFAULTS['model'])}"  # whose classes have the other options
+            given = self.parser.parse_args([model, *self.args], defaults=False)
+            set_options_for_weights(config, given=given)
         plain = yaml.safe_load(self.parser.dump(config, skip_unset=False, skip_validation=True))
         others = [key for key in plain if key not in (*_FIRST, *_NOT_RECORDED)]
         self.recorded = below_home({key: plain[key] for key in (*_FIRST, *others)})
@@ -153,18 +151,14 @@ class FitCLI(LightningCLI):
         for key in ("model", "data", "trainer"):
             config[key] = expanded(config[key])
         self.folder = RunFolder(run_path(config.runs_dir, self.recorded["name"]))
-        if self.command == "validate":
-            config.ckpt_path = config.ckpt_path or "last"
-        elif config.ckpt_path is not None and config.overwrite:
+        if config.ckpt_path is not None and config.overwrite:
             raise InputError("--ckpt_path continues a run and --overwrite replaces it: give one of them")
-        elif config.ckpt_path is None:
-            online = wandb_mode(config.wandb) == "online" and config.wandb_artifacts != "none"
-            if place := place_to_continue(self.folder, online=online):
-                config.ckpt_path, config.overwrite = place, False
+        if config.ckpt_path is None and is_requeued(self.folder):
+            config.ckpt_path, config.overwrite = "last", False
         if config.ckpt_path is not None:
-            self.checkpoint = checkpoint_at(config.ckpt_path, self.folder, self.command)
+            self.checkpoint = checkpoint_at(config.ckpt_path, self.folder)
         if self.checkpoint is not None:
-            check_config(self.checkpoint, self.recorded, self.command)
+            check_config(self.checkpoint, self.recorded)
         self.check = partial(
             self.folder.check,
             self.recorded,
@@ -172,9 +166,8 @@ class FitCLI(LightningCLI):
             overwrite=config.overwrite,
             moved=knows_images(self.checkpoint),
         )
-        if self.command == "fit":
-            rank_zero_only(self.check)()
-            rank_zero_only(remove_requeued)(self.folder)
+        rank_zero_only(self.check)()
+        rank_zero_only(remove_requeued)(self.folder)
 
     def instantiate_classes(self) -> None:
         """Build the model, the data and the trainer."""
@@ -186,18 +179,8 @@ class FitCLI(LightningCLI):
             raise InputError(one_line(str(error)) or type(error).__name__) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
-        """Add the run's loggers, callbacks and plugins to those of the config.
-
-        A validation has no loggers and checkpoints, and none of the config's callbacks.
-        """
+        """Add the run's loggers, callbacks and plugins to those of the config."""
         objects, config = self.config_init, self.config_init.trainer
-        shown = config.enable_progress_bar is not False
-        callbacks: list[pl.Callback]
-        if self.command == "validate":
-            callbacks = [*([RunBar()] if shown else []), *([OnlineProbe()] if objects.online_probe else [])]
-            callbacks.append(objects.metrics)
-            kwargs |= {"logger": False, "enable_checkpointing": False, "callbacks": callbacks}
-            return super().instantiate_trainer(**kwargs)
         folder = self.folder
         log = RunLog(folder.metrics_file, folder.lock.verify)
         loggers: list[Any] = [log, *(_listed(config.logger) if not isinstance(config.logger, bool) else [])]
@@ -210,7 +193,7 @@ class FitCLI(LightningCLI):
         check_callbacks(own_callbacks)
         has_objective = "objective" in dict(self.model.named_children())
         files = AtomicCheckpointIO(folder.last, folder.previous, folder.lock.verify)
-        callbacks = [*own_callbacks, objects.metrics]
+        callbacks: list[pl.Callback] = [*own_callbacks, objects.metrics]
         callbacks += [StepSeeds(torch.initial_seed()), Times(), Memory()]
         callbacks += [ObjectiveStatistics(), WeightHistogram(log)] if has_objective else []
         callbacks += [SkipNonFiniteSteps(objects.patience, objective="objective" if has_objective else None)]
@@ -223,7 +206,8 @@ class FitCLI(LightningCLI):
             *([StartRecord(folder)] if self.checkpoint is None and starts_from_weights(self.config) else []),
             *tracking,
         ]
-        if shown and not any(isinstance(callback, ProgressBar) for callback in own_callbacks):
+        shows_bar = config.enable_progress_bar is not False
+        if shows_bar and not any(isinstance(callback, ProgressBar) for callback in own_callbacks):
             callbacks.append(RunBar(log))
         kwargs |= {"logger": loggers, "callbacks": callbacks, "plugins": [*_listed(config.plugins), files]}
         return super().instantiate_trainer(default_root_dir=str(folder.path), **kwargs)
@@ -231,13 +215,6 @@ class FitCLI(LightningCLI):
     @property
     def _file(self) -> Path | None:
         return None if self.checkpoint is None else self.checkpoint.path
-
-    def validate(self) -> Outcome:
-        """Measure the checkpoint as during training."""
-        assert self.checkpoint is not None
-        self.trainer.validate(self.model, self.datamodule, ckpt_path=self._file, verbose=False)
-        values = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
-        return Outcome(self.folder, validated(self.checkpoint, values) if self.trainer.is_global_zero else "")
 
     def fit(self) -> Outcome:
         """Train, or continue the training of the checkpoint, and summarise the run."""
@@ -269,8 +246,8 @@ class FitCLI(LightningCLI):
             return Outcome(folder, str(folder.path), page)
         text = ""
         if checkpoint is not None and not trained:
-            done = {"epochs": checkpoint.epoch, "steps": trainer.global_step}
-            text = nothing_left(self.recorded, **done, early=early_stopping(trainer)) + "\n"
+            done = f"{epochs_text(checkpoint.epoch)} and {trainer.global_step} steps are done"
+            text = f"nothing was left to train: {early_stopping(trainer) or done}\n"
         known = data if isinstance(data, ImageData) else None
         images = None if known is None else known.batch_size * trainer.world_size
         text += summary(Run(folder.path), images=images, data=known, report=page is not None)
@@ -278,7 +255,7 @@ class FitCLI(LightningCLI):
 
 
 def executed(args: Sequence[str]) -> Outcome:
-    """Run ``fit`` or ``validate``, the first of ``args``, with `checked` options; print no summary.
+    """Run ``fit`` with `checked` options; print no summary.
 
     Raises:
         InputError: an option, a config file, the data or the checkpoint is not usable.
@@ -286,46 +263,28 @@ def executed(args: Sequence[str]) -> Outcome:
     """
     with without_noise():
         try:
-            cli = FitCLI(args)
-            return cli.validate() if cli.command == "validate" else cli.fit()
+            return FitCLI(args).fit()
         except MisconfigurationException as error:
             raise InputError(one_line(str(error))) from error
         except SystemExit as error:
             if isinstance(error.__context__, KeyboardInterrupt):  # how Lightning ends after Ctrl-C
                 raise error.__context__ from None
-            if isinstance(error, SIGTERMException):  # in a validation
+            if isinstance(error, SIGTERMException):
                 raise SystemExit(128 + signal.SIGTERM) from error
             raise
 
 
-def place_to_continue(folder: RunFolder, *, online: bool) -> str | None:
-    """Return the checkpoint from which a requeued run continues, as for ``--ckpt_path``; None for other runs.
-
-    The first process of a machine decides for the processes that it launches, which inherit its environment.
-
-    Args:
-        folder: run directory.
-        online: allow a run that ``wandb agent`` has rescheduled to download its checkpoint from W&B.
-    """
-    if int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0:  # restarted with the command of the first start
-        return "last"
-    if int(os.environ.get("LOCAL_RANK") or 0) and _CONTINUED in os.environ:
-        return os.environ[_CONTINUED] or None
-    place = "last" if requeued_by_agent(folder) else None
-    if place is None and online and (file := requeued_checkpoint()):
-        place = str(file)
-    if os.environ.get("WANDB_SWEEP_ID"):
-        os.environ[_CONTINUED] = place or ""
-    return place
+def is_requeued(folder: RunFolder) -> bool:
+    """Return True for a run that SLURM or ``wandb agent`` has started again, which continues."""
+    return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0 or requeued_by_agent(folder)
 
 
-def checkpoint_at(place: str, folder: RunFolder, command: str) -> Checkpoint | None:
+def checkpoint_at(place: str, folder: RunFolder) -> Checkpoint | None:
     """Return a checkpoint without its weights, or None if training has not written one yet.
 
     Args:
         place: path, W&B artifact or run directory; ``last`` is the last readable checkpoint of the run.
         folder: run directory.
-        command: ``fit`` or ``validate``, which requires a checkpoint.
 
     Raises:
         InputError: there is no readable checkpoint, but results that training would overwrite.
@@ -342,12 +301,10 @@ def checkpoint_at(place: str, folder: RunFolder, command: str) -> Checkpoint | N
                 raise
             rank_zero_warn(f"{error}: falling back to {fallback}")
         else:
-            if command == "fit":
-                rank_zero_info(f"continuing from {file}")
+            rank_zero_info(f"continuing from {file}")
             return checkpoint._replace(state={})
-    if command != "fit" or any(folder.checkpoints.glob("*.ckpt")):
-        advice = "" if folder.config_file.exists() else f"; give the run directory: ssl-vision {command} RUN"
-        raise InputError(f"{folder.last}: no such checkpoint{advice}")
+    if any(folder.checkpoints.glob("*.ckpt")):
+        raise InputError(f"{folder.last}: no such checkpoint")
     if folder.results():
         raise InputError(
             f"{folder.path} has results, but no checkpoint to continue from: "
@@ -357,26 +314,22 @@ def checkpoint_at(place: str, folder: RunFolder, command: str) -> Checkpoint | N
     return None
 
 
-def check_config(checkpoint: Checkpoint, config: Mapping[str, Any], command: str) -> None:
-    """Check that ``fit`` continues the same run, or that ``validate`` uses the same network.
+def check_config(checkpoint: Checkpoint, config: Mapping[str, Any]) -> None:
+    """Check that ``fit`` continues the same run.
 
     Args:
         checkpoint: the checkpoint.
         config: config of the command.
-        command: ``fit`` or ``validate``.
 
     Raises:
         InputError: the checkpoint was made with another config.
     """
     other = differences(checkpoint.config, config, moved=knows_images(checkpoint))
-    if command != "fit":
-        trained = ("model.init_args.objective", "model.init_args.optimizer")
-        other = [key for key in other if key.startswith("model.") and not key.startswith(trained)]
     if other:
         run = RunFolder(checkpoint.path.parent.parent)
         message = f"{checkpoint.path} was made with another config ({listed(other)})"
         if run.config_file.exists():
-            message += f"; use that config with ssl-vision {command} {shlex.quote(str(run.path))}"
+            message += f"; use that config with ssl-vision fit {shlex.quote(str(run.path))}"
         raise InputError(message)
 
 

@@ -1,4 +1,4 @@
-"""The commands ``fit`` and ``validate`` until torch is imported: help, and the check of their options."""
+"""The command ``fit`` until torch is imported: help, and the check of its options."""
 
 import difflib
 import os
@@ -19,16 +19,16 @@ _OTHERS = ("config", "c", *FLAGS)
 
 
 def run(args: Sequence[str]) -> dict[str, Any] | None:
-    """Run ``fit`` or ``validate``, the first of ``args``, or print help about its options.
+    """Run ``fit``, or print help about its options.
 
     Returns:
         Arguments of the report of a run that was trained, on the first process.
     """
-    command, *options = args
+    options = list(args)
     if options and not options[0].startswith("-"):
         options = [*_options_of_run(options[0]), *options[1:]]
     asked = bool({"-h", "--help"} & set(options))
-    if (command == "fit" and (asked or not options)) or any(".help" in option for option in options):
+    if asked or not options or any(".help" in option for option in options):
         from ssl_vision.cli.fit_help import requested_help
 
         text = requested_help(with_recipes(options))
@@ -36,11 +36,9 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
             print(text)
             return None
     options = ["--help"] if asked else checked(options)
-    if not asked and not any(option.startswith("--print_config") for option in options):
-        check_root(options)
     fit = load("ssl_vision.cli.fit")
     with local_modules(options):  # also those that the config of a run directory names
-        outcome = fit.executed([command, *options])
+        outcome = fit.executed(options)
     if outcome.message:
         print(outcome.message)
     page: dict[str, Any] | None = outcome.page
@@ -86,23 +84,6 @@ def checked(options: Sequence[str]) -> list[str]:
             data_option = data_option or name
         _check(name, value, chosen)
     return options if names_data else [f"--data={read_catalogue()['defaults']['data']}", *options]
-
-
-def check_root(options: Sequence[str]) -> None:
-    """Check that the directory of a data set of this package exists, unless it is downloaded.
-
-    Raises:
-        InputError: it does not exist.
-    """
-    values = dict(settings(options))
-    data = classes_of("data").get(str(values["data"]).rpartition(".")[2])
-    defaults = {option.name: option.default for option in data.options} if data else {}
-    default = None if "arguments" in defaults else defaults.get("root")  # torchvision's FakeData needs none
-    root = values.get("data.root", default)
-    absent = "root" in defaults and isinstance(root, str) and not Path(root).expanduser().is_dir()
-    if absent and str(values.get("data.download")).lower() != "true":
-        advice = "" if defaults["root"] is None else ", or download them with --data.download true"
-        raise InputError(f"--data.root {root}: no such directory; give that of the images{advice}")
 
 
 def check_classes(options: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from ssl_vision.cli.import_paths import dotted, load
+from ssl_vision.cli.import_paths import dotted
 from ssl_vision.cli.known_options import (
     ClassDescription,
     Option,
@@ -42,7 +42,7 @@ _WIDEST = 110
 def requested_help(args: Sequence[str]) -> str | None:
     """Return the help that arguments of ``fit`` ask for, or None if they ask for none.
 
-    ``--help all`` and the help of a class that cannot be imported are left to the parser.
+    ``--help all`` and the help of classes outside this package are left to the parser.
 
     Raises:
         InputError: help is requested for a class that does not exist.
@@ -158,8 +158,6 @@ def _help_of(option: str, name: str | None) -> Iterator[str]:
         yield from _help_of_class(option, classes[name])
     elif not dotted(name):
         raise InputError(f"{option}: no class named {name}{closest_match(name, list(classes))}")
-    elif owner := load("ssl_vision.cli.parser").describe_import(name):
-        yield from _help_of_class(option, owner)
 
 
 def _help_of_class(option: str, owner: ClassDescription, note: str = "") -> Iterator[str]:

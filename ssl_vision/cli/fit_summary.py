@@ -1,17 +1,13 @@
 """Summary printed at the end of ``fit``: duration, outputs, results and next steps."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from statistics import median
-from typing import Any
 
-from ssl_vision.cli.config_objects import outside_classes
 from ssl_vision.data import ImageData
 from ssl_vision.descriptions import described, description_of
 from ssl_vision.metrics.accuracy_difference import wilson_interval
 from ssl_vision.progress import duration, epochs_text, number
-from ssl_vision.runs.checkpoint import Checkpoint
-from ssl_vision.runs.config import significant
 from ssl_vision.runs.files import last_value
 from ssl_vision.runs.registry import Run
 from ssl_vision.tables import aligned
@@ -25,67 +21,21 @@ def summary(
     Args:
         run: the run.
         images: number of images in a batch over all processes; None omits the speed.
-        data: data of the run, which determines how it can be evaluated; None assumes labelled images with a
-            test split.
+        data: data of the run; without labels, evaluation is not suggested.
         report: True if the report is written, so that its command is left out.
     """
     seconds = "" if run.seconds is None else f" in {duration(run.seconds)}"
     settings = f"{run.setting('objective')} on {run.setting('data')}, seed {run.setting('seed')}"
-    lines = [f"{run.name}: {_length(run)}{seconds} ({settings})"]
+    epochs = epochs_text(run.epoch if run.epochs is None else run.epochs)
+    lines = [f"{run.name}: {epochs}{seconds} ({settings})"]
     lines += [f"  {line}" for line in aligned(list(_facts(run, images)), left=2).splitlines()]
     lines += validation_lines(run)
     folder = shlex.quote(str(run.folder.path))
-    outside = outside_classes([run.config["model"], run.config["data"]])
-    folder += "".join(f" --allow_class {name}" for name in outside)
     if data is None or data.num_classes:
-        options, split = _evaluation(data)
-        lines.append(f"next: ssl-vision evaluate {folder}{options}   kNN and a linear probe on {split}")
+        lines.append(f"next: ssl-vision evaluate {folder}   kNN and a linear probe")
     if not report:
         lines.append(f"next: ssl-vision report {folder}     an HTML report with a map of the images")
     return "\n".join(lines)
-
-
-def nothing_left(config: Mapping[str, Any], *, epochs: int, steps: int, early: str | None = None) -> str:
-    """Return a message for a continued run whose epochs, optimizer steps or time were all used before.
-
-    Args:
-        config: config of the run.
-        epochs: epochs done.
-        steps: optimizer steps done.
-        early: why early stopping has ended the run; None if it has not.
-    """
-    if early is not None:
-        reason = early.partition(" Signaling")[0]
-        return f"nothing was left to train: EarlyStopping ended the run after {epochs_text(epochs)}: {reason}"
-    trainer, advice = config["trainer"], "a larger value continues the run"
-    if 0 < (trainer["max_steps"] or -1) <= steps:
-        key, done = "max_steps", steps
-    elif 0 < (trainer["max_epochs"] or -1) <= epochs:
-        key, done = "max_epochs", epochs
-    else:
-        return f"nothing was left to train: --trainer.max_time {trainer['max_time']} has passed; {advice}"
-    if f"trainer.{key}" in significant(config):
-        advice = "the schedule ends there; start a longer run with another --name"
-    return f"nothing was left to train: {done} of --trainer.{key} {trainer[key]} are done; {advice}"
-
-
-def _length(run: Run) -> str:
-    """Return the number of steps if the config limits the steps, otherwise the number of epochs."""
-    steps = run.setting("trainer.max_steps")
-    if isinstance(steps, int) and steps > 0:
-        return f"{number(run.steps)} of {number(steps)} steps"
-    planned, epochs = run.setting("epochs"), run.epoch if run.epochs is None else run.epochs
-    total = f" of {planned}" if isinstance(planned, int) and planned > epochs else ""
-    return f"{number(epochs)}{total} epochs" if total else epochs_text(epochs)
-
-
-def _evaluation(data: ImageData | None) -> tuple[str, str]:
-    """Return the options of an evaluation, and the images that it classifies."""
-    if data is None or data.test_share or data.has("test"):
-        return "", "the test split"
-    if data.has("val"):
-        return "", "the validation split; there is no test split"
-    return " --data.test FOLDER", "labelled images in FOLDER; there is no test split"
 
 
 def _facts(run: Run, images: int | None) -> Iterator[tuple[str, str]]:
@@ -160,16 +110,3 @@ def validation_value(name: str, value: float, images: float | None) -> str:
         return text
     low, high = wilson_interval(value, images)
     return f"{text} ± {50 * (high - low):.1f} ({images:,.0f} images)"
-
-
-def validated(checkpoint: Checkpoint, values: Mapping[str, float]) -> str:
-    """Format a checkpoint and its validation metrics, one metric per line.
-
-    Args:
-        checkpoint: the checkpoint.
-        values: values by the names under which they are logged.
-    """
-    images = values.get("time/val_images")
-    lines = [[f"  {name}", validation_value(name, values[name], images)] for name in sorted(values)]
-    head = f"{checkpoint.path}, after {epochs_text(checkpoint.epoch)}"
-    return f"{head}\n{aligned(lines)}" if lines else head

@@ -18,15 +18,11 @@ import yaml
 from ssl_vision.errors import InputError
 from ssl_vision.progress import Progress
 from ssl_vision.runs.files import read_yaml
-from ssl_vision.runs.registry import Run
 
 ALLOW_CLASS = "--allow_class"
 _FILES = (".yaml", ".yml", ".json")
 _CLASS_OPTIONS = ("allow_class", "data", "encoder", "model", "objectives", "trainer")
 """Options that take a class, or have options that do."""
-
-READS = {"evaluate": "checkpoint", "export": "checkpoint", "report": "directory", "embed": "folder"}
-"""What a command reads first, for those that are checked before torch is imported."""
 
 
 def load(module: str) -> ModuleType:
@@ -143,50 +139,11 @@ def add_allow_class(parser: argparse.ArgumentParser) -> None:
 
 
 def allowed_classes(args: Sequence[str]) -> list[str]:
-    """Return the values of ``--allow_class`` in unparsed arguments.
-
-    Raises:
-        InputError: a value is not an import path.
-    """
-    return _class_and_weights(args)[0]
-
-
-def check_run(command: str, args: Sequence[str]) -> None:
-    """Check the runs and checkpoints that ``evaluate``, ``export``, ``report`` or ``embed`` begins with.
-
-    Raises:
-        InputError: one does not exist or none is given, or its model has a class that is not allowed.
-    """
-    kind = READS[command]
-    if not args:
-        raise InputError(f"give the {kind} first: ssl-vision {command} --help lists the options")
-    allow_class, weights = _class_and_weights(args)
-    places = {args[0]: kind} | ({weights: "checkpoint"} if command == "embed" and weights else {})
-    for place, expected in places.items():
-        if place.startswith(("-", "~")) or "://" in place:
-            continue
-        run = Run(place)
-        if not run.folder.path.exists():
-            raise InputError(f"{place}: no such {expected}")
-        if kind == "checkpoint" and not allow_class and run.folder.config_file.is_file():
-            for name in class_paths(run.config.get("model")):
-                if not name.startswith("ssl_vision."):
-                    raise refusal(name, run.folder.config_file)
-
-
-def _class_and_weights(args: Sequence[str]) -> tuple[list[str], str | None]:
-    """Return the values of ``--allow_class`` and of ``--weights`` in unparsed arguments."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    """Return the values of ``--allow_class`` in unparsed arguments."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument(ALLOW_CLASS, action="append", default=[])
-    parser.add_argument("--weights")
-    try:
-        options = parser.parse_known_args(list(args))[0]
-    except argparse.ArgumentError as error:
-        raise InputError(str(error)) from error
-    for name in options.allow_class:
-        if not dotted(name):
-            raise InputError(f"{ALLOW_CLASS} {name}: expected module.Class")
-    return options.allow_class, options.weights
+    allow_class: list[str] = parser.parse_known_args(list(args))[0].allow_class
+    return allow_class
 
 
 def class_paths(config: Any) -> Iterator[str]:

@@ -1,8 +1,7 @@
-"""Argument parser with one-line error messages, and descriptions of its options and of imported classes."""
+"""Argument parser with one-line error messages, and descriptions of options and of classes."""
 
 import inspect
 import json
-import pydoc
 import re
 import types
 import typing
@@ -98,15 +97,6 @@ def expanded(value: Any) -> Any:
 def actions(parser: jsonargparse.ArgumentParser) -> list[Action]:
     """Return the options of a parser, which argparse has no public list of."""
     return parser._actions
-
-
-def describe_import(path: str) -> ClassDescription | None:
-    """Import a class such as ``my_losses.Sharp`` and return its description, or None."""
-    try:
-        cls = pydoc.locate(path)
-    except pydoc.ErrorDuringImport:
-        return None
-    return describe_class(cls) if inspect.isclass(cls) else None
 
 
 def describe_class(cls: type) -> ClassDescription:

@@ -20,12 +20,12 @@ class RunBar(ProgressBar):
     It shows only metrics that the run's log holds on the host, so that it never synchronises with the device.
 
     Args:
-        log: log of the run; None if nothing is logged.
+        log: log of the run.
     """
 
-    def __init__(self, log: RunLog | None = None) -> None:
+    def __init__(self, log: RunLog) -> None:
         super().__init__()
-        self._latest = {} if log is None else log.latest
+        self._latest = log.latest
         self._enabled = True
         self._job: Progress | None = None
 
@@ -56,11 +56,9 @@ class RunBar(ProgressBar):
         self._job.advance(images)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start a validation, within a run or on its own."""
+        """Start a validation."""
         for name in _ALARMS:  # only logged if there is something to report
             self._latest.pop(name, None)
-        if self._job is None:
-            self._show(Progress("validation", sum(trainer.num_val_batches), unit="batches"))
 
     def on_validation_batch_end(
         self,
@@ -72,17 +70,10 @@ class RunBar(ProgressBar):
         dataloader_idx: int = 0,
     ) -> None:
         """Count a validation batch."""
-        if self._job is not None and self._job.unit == "batches":
-            self._job.advance()
-        elif self._job is not None:
+        if self._job is not None:
             done = sum(trainer.num_val_batches[:dataloader_idx]) + batch_idx + 1
             self._job.task = f"validation {done}/{sum(trainer.num_val_batches)}"
             self._job.advance(0)
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Close the bar of a validation on its own."""
-        if self._job is not None and self._job.unit == "batches":
-            self._show(None)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Close the bar at the end of the run."""

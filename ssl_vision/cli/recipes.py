@@ -1,13 +1,12 @@
 """Config files of a command: recipes, which come with the package, by name, and the settings in all files."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.errors import InputError
-from ssl_vision.runs.files import parse_yaml, read_yaml
+from ssl_vision.runs.files import read_yaml
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 """Folder of the recipes of ``fit``, ``sweep`` and ``reproduce``."""
@@ -91,22 +90,6 @@ def settings(options: Sequence[str]) -> Iterator[tuple[str, Any]]:
             if not isinstance(content.get(group, {}), (dict, str)):
                 raise InputError(f"{value}: {group}: expected keys and values, got {content[group]}")
         yield from _flattened(content)
-
-
-def stated_options(options: Sequence[str]) -> set[str]:
-    """Return the names of all `settings`, including those in values that are YAML or YAML files."""
-    names = set()
-    for name, value in settings(options):
-        names.add(name)
-        content: Any = None
-        with suppress(InputError):
-            if str(value).startswith("{"):
-                content = parse_yaml(value, where=name)
-            elif str(value).endswith(".yaml") and name not in ("config", "c"):
-                content = read_yaml(Path(value))
-        if isinstance(content, Mapping):
-            names |= {key for key, _ in _flattened(content, f"{name}.")}
-    return names
 
 
 def _flattened(section: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

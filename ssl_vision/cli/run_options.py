@@ -1,14 +1,12 @@
-"""Options of ``fit`` and ``validate``: their defaults, those of a run, and checks of the trainer's."""
+"""Options of ``fit``: their defaults, those of a run, and checks of the trainer's."""
 
-import os
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Literal
 
 from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt, restricted_number_type
-from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning.callbacks import Callback, StochasticWeightAveraging, Timer
+from pytorch_lightning.callbacks import Callback, StochasticWeightAveraging
 from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 
@@ -93,7 +91,7 @@ def starts_from_weights(config: Namespace) -> bool:
     return config.initial_checkpoint is not None or bool(own)
 
 
-def set_options_for_weights(config: Namespace, *, given: Collection[str]) -> None:
+def set_options_for_weights(config: Namespace, *, given: Namespace) -> None:
     """Set the normalisation and the BatchNorm statistics of given initial weights, unless the user sets them.
 
     Images are normalised as the weights expect, and BatchNorm layers of the encoder use their running
@@ -101,16 +99,14 @@ def set_options_for_weights(config: Namespace, *, given: Collection[str]) -> Non
     timm has those of its models.
 
     Args:
-        config: config of ``fit``, modified in place. That of a run with random weights does not change.
-        given: names of the options that the command and its config files set.
+        config: config of ``fit``, modified in place.
+        given: the options that the command and its config files set, without defaults.
     """
-    if not starts_from_weights(config):
-        return
     model = config.model.get("init_args", {})
-    if "encoder_statistics" in model and "model.encoder_statistics" not in given:
+    if "encoder_statistics" in model and "model.init_args.encoder_statistics" not in given:
         model.encoder_statistics = "fixed"
     views = config.data.get("init_args", {}).get("views")
-    if views is None or {"data.views.mean", "data.views.std"} & {*given}:
+    if views is None or any(f"data.init_args.views.{name}" in given for name in ("mean", "std")):
         return
     file, encoder = config.initial_checkpoint, model.get("encoder")
     expected = None if file is None else stated_normalisation(file)
@@ -158,21 +154,5 @@ def check_trainer(trainer: Namespace) -> None:
         if isinstance(trainer[name], (int, float)):
             check(f"--trainer.{name}", trainer[name], above=0)
     check("--trainer.gradient_clip_val", trainer.gradient_clip_val, at_least=0)
-    cores = max(8, os.cpu_count() or 1)  # on GPUs, Lightning itself checks the number of devices
-    devices = trainer.devices
-    if str(devices).isdigit() and not 1 <= int(devices) <= cores:
-        raise InputError(f"--trainer.devices must lie in 1..{cores}, not {devices}")
     if "spawn" in str(trainer.strategy):
         raise InputError(f"--trainer.strategy {trainer.strategy} cannot pass a run to its processes; use ddp")
-    if trainer.max_time is not None and not _is_positive(trainer.max_time):
-        raise InputError(
-            f"--trainer.max_time must be days:hours:minutes:seconds above 0, not {trainer.max_time}"
-        )
-
-
-def _is_positive(duration: Any) -> bool:
-    """Return True if Lightning parses the value as a duration above 0."""
-    try:
-        return (Timer(duration).time_remaining() or 0) > 0
-    except (MisconfigurationException, TypeError, ValueError, OverflowError):
-        return False

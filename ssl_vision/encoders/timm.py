@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from ssl_vision.encoders.encoder import ModuleEncoder
 
-_FIXED = ("num_classes", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir")
-
 
 class Timm(ModuleEncoder):
     """Encoder from timm: ``timm.create_model(name, num_classes=0, …)``.
@@ -56,28 +54,13 @@ class Timm(ModuleEncoder):
         if not timm.is_model(name):
             near = difflib.get_close_matches(name, timm.list_models(), n=1, cutoff=0.5)
             raise ValueError(f"timm has no model '{name}'" + (f", did you mean '{near[0]}'?" if near else ""))
-        if "in_chans" in kwargs:
-            raise ValueError("in_chans is not an option of Timm; in_channels sets the number of channels")
-        if fixed := next((option for option in _FIXED if option in kwargs), None):
-            raise ValueError(
-                f"{fixed} is not an option of Timm; --initial_checkpoint takes weights from a file"
-            )
         options = dict(kwargs) if img_size is None else {**kwargs, "img_size": img_size}
         if in_channels != 3:
             options["in_chans"] = in_channels
         try:
             network: Any = timm.create_model(name, pretrained=pretrained, num_classes=0, **options)
         except Exception as error:  # of any class, from timm's code for an option that does not suit it
-            if img_size is not None and "unexpected keyword argument 'img_size'" in str(error):
-                raise ValueError(
-                    f"{name} has no option img_size, and accepts images of many sizes: leave the option out"
-                ) from error
-            if not pretrained or not isinstance(error, (OSError, RuntimeError)):
-                raise ValueError(f"timm cannot build {name}: {' '.join(str(error).split())}") from error
-            raise ValueError(
-                f"timm's weights of {name} are not available ({type(error).__name__}: {error}); "
-                "without a network, give weights from a file"
-            ) from error
+            raise ValueError(f"timm cannot build {name}: {' '.join(str(error).split())}") from error
         size = network.pretrained_cfg["input_size"][-1] if img_size is None else img_size
         super().__init__(network, image_size=size, in_channels=in_channels)
         self.name = name

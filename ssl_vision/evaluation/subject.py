@@ -253,8 +253,7 @@ def compared(
             )
         if any(name == network.name for network in networks):
             raise InputError(f"--beside: two networks are named {name}")
-        with local_file(file) as path:
-            networks.append(_read_network(path.expanduser(), file, name, trained, untrained, allow_class))
+        networks.append(_read_network(local_file(file), file, name, trained, untrained, allow_class))
     if baseline:
         networks.append(trained.with_network(untrained(), name="untrained"))
     return Subject(tuple(networks), trained.splits, about, pixels=pixels).checked()

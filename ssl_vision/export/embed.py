@@ -24,11 +24,10 @@ from ssl_vision.encoders import Encoder, device_of
 from ssl_vision.errors import InputError, check
 from ssl_vision.evaluation.features import by_layer, chosen_device, empty_rows
 from ssl_vision.evaluation.processes import agreed, gathered, is_first, process_group, sharing
-from ssl_vision.hub import local_file
 from ssl_vision.methods import Method
 from ssl_vision.metrics.neighbours import nearest_others
 from ssl_vision.optional import needed
-from ssl_vision.pretrained.backbones import SUFFIX, Description, pretrained, read_backbone
+from ssl_vision.pretrained.backbones import Description, pretrained, read_backbone
 from ssl_vision.pretrained.encoder_options import add_encoder_options, described_encoder, with_classes
 from ssl_vision.pretrained.opened_run import open_run
 from ssl_vision.runs.files import atomic_write
@@ -133,13 +132,10 @@ def _network(parser: ArgumentParser, options: Namespace, allow_class: Collection
         return Network(*given, about=about)
     if options.weights is None:
         raise InputError("give --weights, a run, an exported file or hf://OWNER/NAME, or --encoder, too")
-    with local_file(options.weights) as file:
-        if layer == "backbone":
-            return Network(*read_backbone(file, allow_class=allow_class))
-        if file.suffix == SUFFIX:
-            raise InputError(f"{file} has the backbone only: --layer {layer} takes a run or a checkpoint")
-        run = open_run(file, allow_class=allow_class)
-        return Network(run.trained().eval(), pretrained(run).description, layer)
+    if layer == "backbone":
+        return Network(*read_backbone(options.weights, allow_class=allow_class))
+    run = open_run(options.weights, allow_class=allow_class)
+    return Network(run.trained().eval(), pretrained(run).description, layer)
 
 
 def embed_files(

@@ -5,14 +5,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from jsonargparse import Namespace
-
 from ssl_vision.cli.import_paths import add_allow_class, allowed_classes
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.errors import InputError
 from ssl_vision.export.card import card, evaluation_rows, loading_code, write_repository
 from ssl_vision.export.formats import FORMATS, checked_export, versions
-from ssl_vision.hub import SCHEME, check_upload, upload
+from ssl_vision.hub import SCHEME, upload
 from ssl_vision.pretrained.backbones import pretrained
 from ssl_vision.pretrained.encoder_options import add_encoder_options, described_encoder, with_classes
 from ssl_vision.pretrained.opened_run import OpenedRun, open_run
@@ -50,7 +48,8 @@ def run(args: Sequence[str]) -> None:
     add("license", str | None, None, "Licence in the card of --push, such as apache-2.0.")
     add_allow_class(parser)
     allow_class, options = allowed_classes(args), parser.parse_args(with_classes(args))
-    _check_push(options)
+    if options.push is not None and options.format != "safetensors":
+        raise InputError("--push uploads the safetensors format only: remove --format")
     form = FORMATS[options.format]
     if options.output is not None and Path(options.output).suffix != form.suffix:
         raise InputError(f"--output {options.output} must end with {form.suffix}")
@@ -95,25 +94,6 @@ def run(args: Sequence[str]) -> None:
             )  # fmt: skip
             url = upload(Path(folder), options.push, private=options.private, message=message)
         print(f"uploaded to {url}")
-
-
-def _check_push(options: Namespace) -> None:
-    """Check the options of an upload before anything is computed.
-
-    Raises:
-        InputError: they are not valid, or an upload cannot be attempted.
-    """
-    if options.push is None:
-        for name in ("private", "license"):
-            if options[name] is not None:
-                raise InputError(f"--{name} is an option of --push OWNER/NAME, which is missing")
-        return
-    if options.format != "safetensors":
-        raise InputError(
-            f"--push uploads the safetensors format, not {options.format}: remove --format, "
-            f"or export without --push and run 'hf upload {options.push} FILE'"
-        )
-    check_upload(options.push)
 
 
 def _file_name(name: str) -> str:

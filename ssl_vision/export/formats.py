@@ -19,8 +19,6 @@ from ssl_vision.errors import InputError
 from ssl_vision.optional import installed, needed
 from ssl_vision.pretrained.backbones import SUFFIX, Pretrained, write_backbone
 
-_PROTOBUF_LIMIT = 2**31
-
 
 class Format(NamedTuple):
     """How a backbone is written, and how another library loads it."""
@@ -137,8 +135,6 @@ def _describe_layout(library: str, name: str, given: Pretrained) -> str:
 def _write_onnx(path: Path, given: Pretrained) -> None:
     for name in ("onnx", "onnxscript"):
         needed(name, extra="onnx")
-    if 4 * sum(tensor.numel() for tensor in given.backbone.parameters()) >= _PROTOBUF_LIMIT:
-        raise InputError("the backbone exceeds the 2 GiB limit of an ONNX file: export it as safetensors")
     size = given.description.size
     images = torch.zeros(2, given.description.views.channels, size, size)
     with warnings.catch_warnings():

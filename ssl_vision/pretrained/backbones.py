@@ -96,10 +96,10 @@ def read_backbone(path: str | Path, *, allow_class: Collection[str] = ()) -> Pre
     Raises:
         InputError: The file or repository does not exist, cannot be downloaded, or is none of these.
     """
-    with local_file(path) as file:
-        if file.suffix == SUFFIX:
-            return _read_file(file, allow_class)
-        return pretrained(open_run(file, allow_class=allow_class))
+    file = local_file(path)
+    if file.suffix == SUFFIX:
+        return _read_file(file, allow_class)
+    return pretrained(open_run(file, allow_class=allow_class))
 
 
 def pretrained(run: OpenedRun) -> Pretrained:

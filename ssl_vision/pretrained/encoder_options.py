@@ -108,8 +108,6 @@ def named_encoder(parser: ArgumentParser, options: Any) -> NamedEncoder:
     is_class = isinstance(options.encoder, Namespace)
     settings = options.encoder.as_dict().get("init_args", {}) if is_class else {}
     downloaded = settings.get("pretrained", False)
-    if options.weights == "":
-        raise InputError("--weights is empty: give a file, or hf://OWNER/NAME")
     if downloaded and options.weights is not None:
         raise InputError(f"give --weights or {_OPTION}.pretrained true, not both")
     untrained = partial(_built, instantiated(parser, options).encoder)
@@ -117,12 +115,11 @@ def named_encoder(parser: ArgumentParser, options: Any) -> NamedEncoder:
     class_name = options.encoder.class_path if is_class else options.encoder.__qualname__
     about = str(settings.get("name", class_name.rpartition(".")[2]))
     if options.weights is not None:
-        with local_file(options.weights) as file:
-            file = file.expanduser()
-            state = read_weights(file, option="--weights")
-            used = load_encoder_weights(
-                encoder, state, file, options=f"{_OPTION} and its options", by_order=options.weights_by_order
-            )
+        file = local_file(options.weights)
+        state = read_weights(file, option="--weights")
+        used = load_encoder_weights(
+            encoder, state, file, options=f"{_OPTION} and its options", by_order=options.weights_by_order
+        )
         source = options.weights if is_address(options.weights) else file.name
         return NamedEncoder(encoder, untrained, False, f"{about} with weights of {source}: {used}")
     if downloaded:

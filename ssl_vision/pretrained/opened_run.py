@@ -62,11 +62,9 @@ class OpenedRun(NamedTuple):
         try:
             return with_weights(self.untrained, self.checkpoint.state)
         except RuntimeError as error:
-            _, *mismatches = str(error).splitlines()
-            more = f" and {len(mismatches) - 1} more" if len(mismatches) > 1 else ""
+            mismatch = str(error).splitlines()[1].strip()
             raise InputError(
-                f"{self.checkpoint.path}: its weights do not fit its config "
-                f"({' '.join(mismatches[0].split())}{more})"
+                f"{self.checkpoint.path}: its weights do not fit its config ({mismatch})"
             ) from error
 
     def data_section(self, section: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -95,21 +93,12 @@ def open_run(path: str | Path, *, allow_class: Collection[str] = ()) -> OpenedRu
 
 
 def with_weights(build: Callable[[], Network], state: Mapping[str, torch.Tensor]) -> Network:
-    """Build a network and load its weights, which are checked before memory is allocated.
-
-    The state of random number generators does not change.
+    """Build a network and load its weights, without a change of random number generators.
 
     Raises:
         RuntimeError: the weights do not match the network.
     """
     with torch.random.fork_rng(devices=[]):
-        with torch.device("meta"):
-            try:
-                sketch = build()
-            except Exception:  # for example, an encoder that computes with its weights in its constructor
-                sketch = None
-        if sketch is not None:
-            sketch.load_state_dict(state, assign=True)
         network = build()
     network.load_state_dict(state)
     return network

@@ -60,11 +60,10 @@ def start_from(model: nn.Module, path: str | Path, *, by_order: bool = False) ->
     """
     if not isinstance(model, Method):
         raise InputError(f"{_INITIAL} requires a method of ssl_vision, not {type(model).__name__}")
-    with local_file(path) as file:
-        file = file.expanduser()
-        state = read_weights(file, option=_INITIAL)
-        options = "--model.encoder and its options"
-        used = load_encoder_weights(model.backbone, state, file, options=options, by_order=by_order)
+    file = local_file(path)
+    state = read_weights(file, option=_INITIAL)
+    options = "--model.encoder and its options"
+    used = load_encoder_weights(model.backbone, state, file, options=options, by_order=by_order)
     head = {name.removeprefix("head."): tensor for name, tensor in state.items() if name.startswith("head.")}
     expected = model.head.state_dict()
     fits = head.keys() == expected.keys() and all(head[n].shape == expected[n].shape for n in expected)
@@ -124,8 +123,8 @@ def stated_normalisation(path: str | Path) -> tuple[tuple[float, ...], tuple[flo
 
     A run, a checkpoint of ``ssl-vision fit`` and an exported encoder state them; None for other files.
     """
-    with local_file(path) as file, suppress(LookupError, TypeError, ValueError, SafetensorError, OSError):
-        file = file.expanduser()
+    file = local_file(path)
+    with suppress(LookupError, TypeError, ValueError, SafetensorError, OSError):
         if file.suffix == ".safetensors":
             with safe_open(file, framework="pt") as weights:
                 about = weights.metadata() or {}

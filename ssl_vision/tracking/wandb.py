@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from pytorch_lightning.loggers import WandbLogger
-from pytorch_lightning.utilities import rank_zero_info
 
 from ssl_vision.errors import InputError
 from ssl_vision.lightning_private import remove_anonymous
 from ssl_vision.progress import quiet
-from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
+from ssl_vision.runs.checkpoint import Checkpoint
 from ssl_vision.runs.config import class_name, derived_group
 from ssl_vision.runs.files import read_json, write_text
 from ssl_vision.runs.folder import RunFolder
@@ -34,8 +33,7 @@ def wandb_mode(flag: bool | str) -> str | None:
     """Return ``"offline"``, ``"online"`` or ``"disabled"``, or None; online mode requires an API key.
 
     Raises:
-        InputError: there is no API key, W&B rejects it or cannot be reached, or this process has another W&B
-            run open.
+        InputError: there is no API key, or this process has another W&B run open.
     """
     if not flag:
         return None
@@ -46,14 +44,10 @@ def wandb_mode(flag: bool | str) -> str | None:
         raise InputError(
             f"--wandb {str(flag).lower()}: the W&B run {wandb.run.id} is open: wandb.finish() ends it"
         )
-    if mode == "online":
-        try:
-            has_key = wandb.login(prompt=False)
-            reason = "" if has_key else "no W&B API key is configured: run 'wandb login'"
-        except wandb.errors.AuthenticationError as error:
-            reason = " ".join(str(error).split())
-        if reason:
-            raise InputError(f"--wandb true: {reason}; or log locally with --wandb offline")
+    if mode == "online" and not wandb.login(prompt=False):
+        raise InputError(
+            "--wandb true: no W&B API key is configured: run 'wandb login', or use --wandb offline"
+        )
     return mode
 
 
@@ -165,29 +159,6 @@ def log_rows(
     log_later(folder, config, log, command="evaluate")
 
 
-def log_checkpoint(run: Any, file: Path) -> None:
-    """Log the last checkpoint of a run as ``checkpoint-ID``, where ID is that of the W&B run.
-
-    The run is recorded as a user of the data set ``images-DIGEST``, which contains only the digest of the
-    training images.
-
-    Args:
-        run: W&B run.
-        file: checkpoint.
-    """
-    import wandb
-
-    checkpoint = read_checkpoint(file)
-    if checkpoint.images is not None:
-        described = _described(checkpoint)
-        images = wandb.Artifact(f"images-{checkpoint.images}", type="dataset", metadata=described)
-        with images.new_file("images.json") as out:
-            json.dump({"data": described["data"], "digest": checkpoint.images}, out)
-        # W&B records the use of an artifact online only
-        (run.log_artifact if run.offline else run.use_artifact)(images)
-    log_files(run, "checkpoint", [file], checkpoint=checkpoint, aliases=["last"])
-
-
 def log_files(
     run: Any, name: str, files: Sequence[Path], *, checkpoint: Checkpoint, aliases: Sequence[str] = ()
 ) -> None:
@@ -202,15 +173,12 @@ def log_files(
     """
     import wandb
 
-    artifact = wandb.Artifact(f"{name}-{run.id}", type="model", metadata=_described(checkpoint))
+    data = class_name(checkpoint.config.get("data"))
+    metadata = {"epoch": checkpoint.epoch, "data": data, "images": checkpoint.images}
+    artifact = wandb.Artifact(f"{name}-{run.id}", type="model", metadata=metadata)
     for file in files:
         artifact.add_file(str(file), name=file.name)
     run.log_artifact(artifact, aliases=[*aliases, f"epoch-{checkpoint.epoch}", "latest"])
-
-
-def _described(checkpoint: Checkpoint) -> dict[str, Any]:
-    data = class_name(checkpoint.config.get("data"))
-    return {"epoch": checkpoint.epoch, "data": data, "images": checkpoint.images}
 
 
 def fetched_checkpoint(address: str) -> Path:
@@ -248,22 +216,6 @@ def requeued_by_agent(folder: RunFolder) -> bool:
     return bool(os.environ.get("WANDB_SWEEP_ID") and chosen and identity.get("id") == chosen and saved)
 
 
-def requeued_checkpoint() -> Path | None:
-    """Download the checkpoint of a run that ``wandb agent`` has rescheduled; None if there is none."""
-    run = os.environ.get("WANDB_RUN_ID")
-    if not (os.environ.get("WANDB_SWEEP_ID") and run):
-        return None
-    try:
-        return fetched_checkpoint(f"{SCHEME}{_project()}/checkpoint-{run}:last")
-    except InputError as error:
-        rank_zero_info(f"no checkpoint at W&B to continue from: {error}")
-        return None
-
-
-def _project() -> str:
-    return os.environ.get("WANDB_PROJECT") or PROJECT
-
-
 def _new_identity(folder: RunFolder) -> dict[str, str]:
     """Return the identity of a new W&B run: ``WANDB_RUN_ID`` if set, as by ``wandb agent``, or a new id.
 
@@ -271,7 +223,7 @@ def _new_identity(folder: RunFolder) -> dict[str, str]:
         InputError: the id is that of a run in another directory.
     """
     chosen = os.environ.get("WANDB_RUN_ID")
-    identity = {"id": chosen or secrets.token_hex(4), "project": _project()}
+    identity = {"id": chosen or secrets.token_hex(4), "project": os.environ.get("WANDB_PROJECT") or PROJECT}
     for other in folder.path.parent.iterdir() if chosen and folder.path.parent.exists() else ():
         if other != folder.path and identity.items() <= (remembered(RunFolder(other)) or {}).items():
             raise InputError(
@@ -285,14 +237,9 @@ def remembered(folder: RunFolder) -> dict[str, str] | None:
     """Return the identity in a mirror.json; None if the file is missing or invalid."""
     try:
         identity = read_json(folder.mirror_file)
-    except InputError:
+        return {key: identity[key] for key in ("id", "project", "group")}
+    except (InputError, LookupError, TypeError):
         return None
-    complete = isinstance(identity, dict) and {"id", "project"} <= identity.keys() <= {
-        "id",
-        "project",
-        "group",
-    }
-    return identity if complete and all(isinstance(value, str) for value in identity.values()) else None
 
 
 def _options(

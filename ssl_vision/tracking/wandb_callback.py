@@ -6,15 +6,13 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.utilities import rank_zero_warn
 
-from ssl_vision.descriptions import description_of
 from ssl_vision.errors import Interrupted
+from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.registry import Run
-from ssl_vision.tracking.wandb import KNN, best_value, log_checkpoint, remember
+from ssl_vision.tracking.wandb import KNN, best_value, log_files, remember
 
 Artifacts = Literal["none", "last"]
-
-_SKIPPED = "train/skipped_steps"
 
 _ALERTS = {"val/collapsed": "collapsed", "val/below_start": "worse than its initial weights"}
 """Causes of alerts by the metrics that report them."""
@@ -25,11 +23,10 @@ class WandbCallback(pl.Callback):
 
     - Validation metrics have the epoch as their axis. The summary has the best kNN accuracy, with its epoch,
       in ``best/knn_top1`` and ``best/epoch``; ``val/knn_top1`` remains the last value.
-    - Alerts are sent if the representation has collapsed or is worse than the initial weights, if steps were
-      skipped, and when the run has finished.
-    - With ``artifacts``, the checkpoint is uploaded as an artifact when the run ends.
-    - A run that is ended by a signal is marked as preempting, so that a W&B sweep reschedules it. With
-      ``artifacts``, its last checkpoint is uploaded for the process that continues it.
+    - An alert is sent if the representation has collapsed or is worse than the initial weights.
+    - With ``artifacts``, the last checkpoint is uploaded as ``checkpoint-ID``, where ID is that of the W&B
+      run, when the run ends.
+    - A run that is ended by a signal is marked as preempting, so that a W&B sweep reschedules it.
 
     Only the first process acts.
 
@@ -66,27 +63,18 @@ class WandbCallback(pl.Callback):
                 self.run.define_metric(name, step_metric="epoch")
                 self._defined.add(name)
         for name, cause in _ALERTS.items():
-            if name in values and float(values[name]):
-                self._alert(cause, f"{cause} at epoch {trainer.current_epoch + 1}", "WARN")
+            if name in values and float(values[name]) and cause not in self._alerted:
+                self._alerted.add(cause)
+                text = f"{cause} at epoch {trainer.current_epoch + 1}"
+                self.run.alert(title=f"{self.folder.path.name}: {cause}", text=text, level="WARN")
         if KNN in values:
             current = (float(values[KNN]), trainer.current_epoch + 1)
             self.run.summary.update(best_value(Run(self.folder.path), current))
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Send an alert about skipped steps."""
-        skipped = int(trainer.callback_metrics.get(_SKIPPED, 0))
-        if skipped and trainer.is_global_zero:
-            text = f"{skipped} steps with non-finite values by epoch {trainer.current_epoch + 1}"
-            self._alert("skipped steps", text, "WARN")
-
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Upload the artifacts, and send an alert about the end of the run."""
-        if not trainer.is_global_zero:
-            return
-        self._upload_last()
-        value = trainer.callback_metrics.get(KNN)
-        result = "" if value is None else f", {KNN} {description_of(KNN).text(float(value))}"
-        self._alert("finished", f"finished after epoch {trainer.current_epoch}{result}", "INFO")
+        """Upload the last checkpoint."""
+        if trainer.is_global_zero:
+            self._upload_last()
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
@@ -115,12 +103,7 @@ class WandbCallback(pl.Callback):
         import wandb
 
         try:
-            log_checkpoint(self.run, self.folder.last)
+            checkpoint = read_checkpoint(self.folder.last)
+            log_files(self.run, "checkpoint", [checkpoint.path], checkpoint=checkpoint, aliases=["last"])
         except (ValueError, wandb.Error, OSError) as error:
             rank_zero_warn(f"{self.folder.last} was not uploaded to W&B ({' '.join(str(error).split())})")
-
-    def _alert(self, cause: str, text: str, level: str) -> None:
-        """Send an alert, one for each cause."""
-        if cause not in self._alerted:
-            self._alerted.add(cause)
-            self.run.alert(title=f"{self.folder.path.name}: {cause}", text=text, level=level)

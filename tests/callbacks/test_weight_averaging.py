@@ -59,7 +59,7 @@ def test_evaluation_uses_the_average_of_the_weights_and_training_does_not_change
     assert torch.equal(trained["backbone.bn1.running_mean"], average["backbone.bn1.running_mean"])
 
 
-def test_validation_measures_the_average(tmp_path, capsys):
+def test_validation_measures_the_average(tmp_path):
     for name, options in (("run", AVERAGED), ("plain", [])):
         assert fit(tmp_path, name, *options, "--trainer.max_epochs=1") == 0
     last = {}
@@ -67,10 +67,6 @@ def test_validation_measures_the_average(tmp_path, capsys):
         with (tmp_path / name / "metrics.csv").open(newline="") as file:
             last[name] = [row for row in csv.DictReader(file) if row["val/alignment"]][-1]["val/alignment"]
     assert last["run"] != last["plain"]
-    capsys.readouterr()
-    assert main(["validate", str(tmp_path / "run")]) == 0
-    shown = next(line for line in capsys.readouterr().out.splitlines() if "val/alignment" in line)
-    assert float(shown.split()[-1]) == pytest.approx(float(last["run"]), rel=1e-3)
 
 
 @pytest.mark.parametrize("method", [[], MOCO])

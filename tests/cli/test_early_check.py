@@ -17,24 +17,13 @@ WRONG = [
     ["fit", "--config=pretrain/digit"],
     ["fit", "--model=mine.Net"],
     ["sweep", "sweep.yaml"],
-    ["fit", "--data=CIFAR10", "--data.root=nowhere"],
     ["fit", "--model.objective.temperature=cold"],
-    ["evaluate"],
-    ["embed"],
-    ["embed", ".", "--weights=nowhere", "--output=x.npz"],
-    ["evaluate", "nowhere"],
-    ["export", "nowhere/last.ckpt"],
-    ["report", "nowhere"],
-    ["evaluate", "run"],
-    ["evaluate", "run", "--allow_class=nodots"],
 ]
 
 
 def test_wrong_input_is_found_without_importing_torch(tmp_path):
     text = (CONFIGS / "sweep" / "temperature_digits.yaml").read_text()
     (tmp_path / "sweep.yaml").write_text(text.replace("objective.temperature", "objective.temperatur"))
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").write_text("model: {class_path: mine.Net}\nwandb: false\n")
     code = f"import sys; from ssl_vision.main import main; print([main(line) for line in {WRONG}])"
     code += "; sys.exit('torch' in sys.modules)"
     result = subprocess.run(

@@ -70,15 +70,3 @@ def test_bar_of_resumed_run_continues_image_count(states, tmp_path):
     states.clear()
     assert run(tmp_path, "--ckpt_path=last") == 0
     assert states[0].startswith("epoch 2/2: 320/512 images")
-
-
-def test_validate_has_a_bar_of_its_own(tmp_path, monkeypatch):
-    assert run(tmp_path, "--trainer.max_epochs=1") == 0
-    jobs = []
-    original_show = RunBar._show
-    monkeypatch.setattr(
-        RunBar, "_show", lambda bar, job, *error: jobs.append(job) or original_show(bar, job, *error)
-    )
-    args = [f"--runs_dir={tmp_path}", "--name=run", *TINY, "--trainer.enable_progress_bar=true"]
-    assert main(["validate", *args, "--ckpt_path=last"]) == 0
-    assert [(job.task, job.done, job.total) for job in jobs if job] == [("validation", 4, 4)]

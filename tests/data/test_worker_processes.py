@@ -50,7 +50,7 @@ def load_with_a_worker_that_fails(args):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("dies", "a worker process has ended, probably because it ran out of memory: reduce --data.workers"),
+        ("dies", "RuntimeError: DataLoader worker (pid"),
         ("fails", "ValueError: bad pixel (--debug shows where)"),
     ],
 )

@@ -134,10 +134,6 @@ def export() -> None:
     assert main(["export", str(finished()), f"--output={folder() / 'exported.safetensors'}"]) == 0
 
 
-def validate() -> None:
-    assert main(["validate", f"--ckpt_path={finished() / 'checkpoints/last.ckpt'}", *GPU]) == 0
-
-
 def search(name: str) -> dict[str, Any]:
     """Compare neighbours and votes on the device with those on the CPU, over more than one tile."""
     g = torch.Generator().manual_seed(0)
@@ -224,7 +220,7 @@ class LossRecorder(pl.Callback):
         self.values.append(float(outputs["loss"]))
 
 
-COMMANDS = {"resume": resume, "evaluate": evaluate, "embed": embed, "export": export, "validate": validate}
+COMMANDS = {"resume": resume, "evaluate": evaluate, "embed": embed, "export": export}
 
 
 def run(case: str) -> dict[str, Any]:

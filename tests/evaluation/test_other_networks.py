@@ -142,7 +142,7 @@ def test_unsupported_image_size_is_reported_in_one_line(beside, run, tmp_path, c
         (["--encoder=timm/resnet19"], "timm has no model 'resnet19', did you mean 'resnet18'?"),
         (
             ["--encoder=timm/resnet18", "--encoder.pretrained=true"],
-            "without a network, give weights from a file",
+            "timm cannot build resnet18: ",
         ),
         (["--encoder=timm/resnet18", "--encoder.pretrained=true", "--weights=x"], "not both"),
         (

@@ -259,7 +259,7 @@ def test_unchecked_export_is_reported_as_not_checked(tiny_run, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ([], "give the checkpoint first"),
+        ([], "give a checkpoint or a run directory first"),
         (["RUN", "--encoder=ResNet", "--weights=RUN", "--output=x.safetensors"], "replaces the checkpoint"),
         (["--encoder=ResNet", "--weights=RUN"], "--encoder requires --output"),
         (["absent.ckpt"], "absent.ckpt: no such checkpoint"),

@@ -20,7 +20,6 @@ from settings import TINY, resnet
 
 import ssl_vision
 from ssl_vision.errors import InputError
-from ssl_vision.hub import split_address
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 from ssl_vision.runs.encoder_weights import start_from
@@ -181,9 +180,7 @@ def test_embed_and_initial_checkpoint_accept_an_address(hub, exported, tmp_path,
     assert torch.equal(backbone.conv1.weight, load_file(exported)["conv1.weight"])
     assert f"initial_checkpoint: {ADDRESS}" in (tmp_path / "runs" / "further" / "config.yaml").read_text()
     assert main(["embed", "images", f"--weights={ADDRESS}", "--output=x.npz", "--layer=projector"]) == 2
-    assert one_line_error(capsys) == (
-        f"ssl-vision embed: {ADDRESS} has the backbone only: --layer projector takes a run or a checkpoint"
-    )
+    assert "holds an encoder, but a checkpoint is required" in one_line_error(capsys)
 
 
 def test_timm_loads_an_uploaded_timm_encoder(hub, tmp_path, monkeypatch):
@@ -218,7 +215,7 @@ def test_initial_checkpoint_accepts_timm_repository(hub):
     used = "backbone from hf://timm/resnet18 (120 tensors; fc left out)"
     assert message == f"{used}; the projection head is initialised randomly"
     assert torch.equal(model.backbone.state_dict()["layer4.1.conv2.weight"], state["layer4.1.conv2.weight"])
-    with pytest.raises(InputError, match=r"hf://timm/resnet18: .* must match the file"):
+    with pytest.raises(InputError, match="must match the file"):
         start_from(SimCLR(encoder=resnet(depth=34)), "hf://timm/resnet18")
 
 
@@ -239,7 +236,7 @@ A_FILE = {"class_path": "ssl_vision.encoders.ResNet", "init_args": {"stem": __fi
     ("files", "words"),
     [
         (lambda file, ran: {"model.safetensors": pickle.dumps(Payload(ran))}, "not a readable safetensors"),
-        (lambda file, ran: {"pytorch_model.bin": pickle.dumps(Payload(ran))}, "has no model.safetensors"),
+        (lambda file, ran: {"pytorch_model.bin": pickle.dumps(Payload(ran))}, "Entry Not Found"),
         (lambda file, ran: {"model.safetensors": described(file, encoder=OUTSIDE)}, "add --allow_class os."),
         (lambda file, ran: {"model.safetensors": described(file, encoder=SMALLER)}, "size mismatch"),
         (lambda file, ran: {"model.safetensors": described(file, encoder=A_FILE)}, "is the path of a file"),
@@ -247,7 +244,7 @@ A_FILE = {"class_path": "ssl_vision.encoders.ResNet", "init_args": {"stem": __fi
         (lambda file, ran: {"model.safetensors": described(file, prefix=["x"])}, "Missing key"),
         (lambda file, ran: {"model.safetensors": save(load_file(file))}, "was not written by ssl-vision"),
         (lambda file, ran: {"model.safetensors": b"version https://git-lfs"}, "not a readable safetensors"),
-        (lambda file, ran: {}, "has no model.safetensors"),
+        (lambda file, ran: {}, "Entry Not Found"),
     ],
 )
 def test_invalid_repository_is_reported_in_one_line(hub, exported, tmp_path, capsys, files, words):
@@ -255,9 +252,7 @@ def test_invalid_repository_is_reported_in_one_line(hub, exported, tmp_path, cap
     hub.add(NAME, files(exported, ran))
     with pytest.raises(InputError, match=re.escape(words)) as error:
         ssl_vision.load_encoder(ADDRESS)
-    assert str(error.value).startswith(f"{ADDRESS}: ")
     assert "\n" not in str(error.value)
-    assert str(tmp_path) not in str(error.value)
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a.png").write_bytes(b"")
     args = ["embed", str(tmp_path / "images"), "--weights", ADDRESS, "--output", str(tmp_path / "x.npz")]
@@ -274,21 +269,6 @@ def test_outside_class_is_built_only_if_allowed(hub, exported):
         ssl_vision.load_encoder(ADDRESS, allow_class=["torch.nn.Flatten"])
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "hf://encoder", "hf://a/b/c", "hf://", "hf:///x", "hf://../x", "hf://a/..", "hf://a/b@", "hf://a/b?x",
-        "hf://a/b@../../x", "hf://a/b@/etc/passwd", "hf://a b/c", "hf://datasets/a/b", "hf://a/b@x/./y",
-    ],
-)  # fmt: skip
-def test_malformed_address_is_refused_before_any_request(hub, tmp_path, address):
-    with pytest.raises(InputError) as error:
-        ssl_vision.load_encoder(address)
-    assert str(error.value).startswith(f"{address}: expected ")
-    assert not (tmp_path / "cache").exists()
-    assert split_address("hf://a/b@refs/pr/1") == ("a/b", "refs/pr/1")
-
-
 @pytest.mark.parametrize("command", ["evaluate", "export"])
 def test_commands_that_require_a_checkpoint_refuse_an_address(command, capsys):
     assert main([command, ADDRESS]) == 2
@@ -298,15 +278,17 @@ def test_commands_that_require_a_checkpoint_refuse_an_address(command, capsys):
     )
 
 
-def test_download_errors_say_what_to_do(hub, exported):
+def test_download_errors_name_the_address(hub, exported):
     hub.add(NAME, {"model.safetensors": exported.read_bytes()})
     for address, words in [
-        (f"hf://{OWNER}/nothing", "no such repository, or a private one: check the name, or log in"),
-        (f"{ADDRESS}@v9", "no such revision: give a branch, a tag or a commit after @"),
+        (f"hf://{OWNER}/nothing", "Repository Not Found"),
+        (f"{ADDRESS}@v9", "Revision Not Found"),
+        ("hf://a/b/c", "Repo id must be in the form"),
+        (f"{ADDRESS}@../../x", "Revision Not Found"),
     ]:
-        with pytest.raises(InputError, match=re.escape(f"{address}: {words}")):
+        with pytest.raises(InputError, match=f"{re.escape(address)}: .*{words}"):
             ssl_vision.load_encoder(address)
-    with pytest.raises(InputError, match=f"{ADDRESS}@v9: no such revision"):
+    with pytest.raises(InputError, match=f"{ADDRESS}@v9: .*Revision Not Found"):
         start_from(SimCLR(), f"{ADDRESS}@v9")
 
 
@@ -314,7 +296,7 @@ def test_download_without_network_raises_one_line_input_error(monkeypatch, tmp_p
     with hub_server.serve() as server:
         hub_server.use(server, str(tmp_path), monkeypatch)
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # the library waits between its attempts
-    with pytest.raises(InputError, match="Hub cannot be reached: check the network") as error:
+    with pytest.raises(InputError, match="check your connection") as error:
         ssl_vision.load_encoder(ADDRESS)
     assert "\n" not in str(error.value)
 
@@ -322,21 +304,15 @@ def test_download_without_network_raises_one_line_input_error(monkeypatch, tmp_p
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--push=tiny"], "--push tiny: expected OWNER/NAME, where OWNER is a user or an organization"),
-        (["--push=../x"], "--push ../x: expected OWNER/NAME"),
-        (["--push=me/it", "--format=onnx"], "--push uploads the safetensors format, not onnx"),
-        (["--private=true"], "--private is an option of --push OWNER/NAME, which is missing"),
-        (["--license=mit"], "--license is an option of --push"),
-        (["--push=me/it"], "--push me/it: the token may not write to this repository: OWNER must be your"),
-        (["--push=others/it"], "--push others/it: the token may not write to this repository"),
-        (
-            [f"--push={NAME}", "--license=none"],
-            "must be one of [apache-2.0, mit]): check --license",
-        ),
+        (["--push=../x"], "--push ../x: Repo id must"),
+        (["--push=me/it", "--format=onnx"], "--push uploads the safetensors format only"),
+        (["--push=me/it"], "--push me/it: 403 Forbidden"),
+        (["--push=others/it"], "--push others/it: 403 Forbidden"),
+        ([f"--push={NAME}", "--license=none"], "must be one of [apache-2.0, mit]"),
         ([f"--push={OWNER}/public", "--private=true"], "exists and is public, so nothing was uploaded"),
     ],
 )
-def test_upload_errors_say_what_to_do(hub, tiny_run, tmp_path, capsys, args, words):
+def test_upload_errors_name_the_repository(hub, tiny_run, tmp_path, capsys, args, words):
     hub.add("others/it", {})
     hub.add(f"{OWNER}/public", {})
     assert main(["export", str(tiny_run), "--output", str(tmp_path / "it.safetensors"), *args]) == 2
@@ -344,27 +320,12 @@ def test_upload_errors_say_what_to_do(hub, tiny_run, tmp_path, capsys, args, wor
     assert not any(files for each in hub.repositories.values() for files in each.values())
 
 
-def test_an_upload_without_token_or_network_says_what_to_do(hub, tiny_run, tmp_path, monkeypatch, capsys):
+def test_an_upload_without_token_keeps_the_local_files(hub, tiny_run, tmp_path, monkeypatch, capsys):
     file = tmp_path / "it.safetensors"
-    args = ["export", str(tiny_run), "--output", str(file), "--push", NAME]
-    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    assert main(args) == 2
-    assert "does not accept the token: log in with 'hf auth login', or set HF_TOKEN" in one_line_error(capsys)
-    assert file.is_file()
-    file.unlink()
     monkeypatch.delenv("HF_TOKEN")
-    assert main(args) == 2
-    assert "--push needs a token of the Hugging Face Hub: log in" in one_line_error(capsys)
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    with monkeypatch.context() as patch:
-        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        assert main(args) == 2
-    assert "unset HF_HUB_OFFLINE" in one_line_error(capsys)
-    assert not file.exists()  # refused before anything was computed
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    assert main(args) == 2
-    assert "check the network and run the command again" in one_line_error(capsys)
+    assert main(["export", str(tiny_run), "--output", str(file), "--push", NAME]) == 2
+    assert f"--push {NAME}: " in one_line_error(capsys)
+    assert file.is_file()
 
 
 @pytest.mark.long
@@ -380,6 +341,6 @@ def test_environment_variables_of_huggingface_hub_are_respected(hub, exported, t
     for offline in ("0", "1"):
         done = load(ADDRESS, HF_HUB_OFFLINE=offline)
         assert done.stdout == "32\n", done.stderr
-    assert "not in the local cache" in load(f"{ADDRESS}@v2", HF_HUB_OFFLINE="1").stderr
+    assert "ssl_vision.errors.InputError: hf://" in load(f"{ADDRESS}@v2", HF_HUB_OFFLINE="1").stderr
     assert len(hub.downloads) == 1
     assert any((tmp_path / "home" / "hub").rglob("model.safetensors"))

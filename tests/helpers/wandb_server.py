@@ -221,11 +221,6 @@ class WandbServer:
     def on_client_id_mapping(self, variables: JSON) -> JSON:
         return {"clientIDMapping": None}
 
-    def on_use_artifact(self, variables: JSON) -> JSON:
-        artifact = variables.get("input", variables)["artifactID"]
-        self.artifacts[artifact]["used"] = True
-        return {"useArtifact": {"artifact": {"id": artifact}}}
-
     def on_upsert_sweep(self, variables: JSON) -> JSON:
         if not self.sweep:
             config = yaml.safe_load(variables["config"])

@@ -231,13 +231,6 @@ def test_sigterm_before_first_step_saves_and_resumes_exactly(tmp_path, reference
     assert not difference_of_runs(tmp_path / "run", reference)
 
 
-def test_validate_ends_with_status_of_sigterm(reference, signal_at):
-    signal_at("validation_step", 1, signal.SIGTERM)
-    with pytest.raises(SystemExit) as error:
-        main(["validate", str(reference)])
-    assert error.value.code == 128 + signal.SIGTERM
-
-
 def test_checkpoint_that_could_not_be_written_is_not_written_after_later_steps(
     tmp_path, reference, monkeypatch
 ):

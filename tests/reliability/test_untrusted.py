@@ -21,7 +21,6 @@ from ssl_vision.runs.checkpoint import read_checkpoint
 TINY_RUN_CONFIG = ["--model.objective=MACL", "--model.objective.alpha=3", *TINY]
 COMMANDS = {
     "fit": ["fit", *TINY_RUN_CONFIG, "--runs_dir=HERE/runs", "--name=run", "--ckpt_path=FILE"],
-    "validate": ["validate", *TINY_RUN_CONFIG, "--runs_dir=HERE/runs", "--name=run", "--ckpt_path=FILE"],
     "evaluate": ["evaluate", "FILE"],
     "export": ["export", "FILE"],
     "embed": ["embed", "HERE/images", "--weights=FILE", "--output=HERE/f.npz"],

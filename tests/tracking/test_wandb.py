@@ -192,18 +192,6 @@ def test_evaluation_without_key_reports_that_it_is_not_mirrored(run, capsys):
 
 
 @pytest.mark.usefixtures("no_key")
-def test_failed_login_is_reported_in_one_line(tmp_path, capsys, monkeypatch):
-    def failing_login(**options):
-        raise wandb.errors.AuthenticationError("nobody\nanswers")
-
-    monkeypatch.setattr(wandb, "login", failing_login)
-    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", "--wandb=true", *TINY]) == 2
-    error = "fit: --wandb true: nobody answers; or log locally with --wandb offline\n"
-    assert error in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.usefixtures("no_key")
 def test_online_logging_without_key_is_refused_before_run_starts(tmp_path, capsys):
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", "--wandb=true", *TINY]) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -12,7 +12,6 @@ from wandb_records import inspect, parts, records
 
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.main import main
-from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.registry import Run
 from ssl_vision.tracking.wandb import fetched_checkpoint, requeued_by_agent
@@ -62,15 +61,14 @@ def test_summary_contains_last_and_best_value(run):
     assert curve[summary["best/epoch"] - 1][2] == pytest.approx(summary["best/knn_top1"])
 
 
-def test_checkpoint_and_image_digest_are_artifacts(run):
+def test_checkpoint_is_artifact(run):
     uploaded, last = artifacts(parts(run)[0]), run / "checkpoints/last.ckpt"
     (run_id,) = {record["run"]["run_id"] for record in records(parts(run)[0], "run")}
     checkpoint = uploaded[f"checkpoint-{run_id}"]
     assert set(checkpoint["aliases"]) == {"last", "epoch-2", "latest"}
     (content,) = checkpoint["manifest"]["contents"]
     assert (content["path"], content["digest"]) == ("last.ckpt", md5(last))
-    assert f"images-{read_checkpoint(last).images}" in uploaded
-    assert len(uploaded) == 2
+    assert len(uploaded) == 1
 
 
 def test_exported_encoder_is_artifact_of_same_run(run):
@@ -88,13 +86,6 @@ def test_report_page_is_uploaded_by_fit_and_evaluate(run):
     pages = [page for part in parts(run) for page in part.glob("files/media/html/media/report_*.html")]
     assert len(pages) == 2
     assert (run / "report.html").read_text() in [page.read_text() for page in pages]
-
-
-def test_finished_run_sends_alert(run):
-    (alert,) = [record["alert"] for record in records(parts(run)[0], "alert")]
-    value = 100 * Run(run).last("val/knn_top1")
-    assert alert["title"] == "run: finished"
-    assert alert["text"] == f"finished after epoch 2, val/knn_top1 {value:.2f} %"
 
 
 def test_artifacts_and_media_are_not_uploaded_by_default(tmp_path):
@@ -129,15 +120,12 @@ def trainer(epoch=0, **metrics):
     return SimpleNamespace(callback_metrics=values, current_epoch=epoch, is_global_zero=True)
 
 
-def test_collapse_harm_and_skipped_steps_send_one_alert_each(tmp_path):
+def test_collapse_and_harm_send_one_alert_each(tmp_path):
     recorder, tracked = callback(tmp_path)
     for epoch, found in enumerate((0.0, 1.0, 1.0)):
         values = {"val/collapsed": found, "val/below_start": found}
         tracked.on_validation_end(trainer(epoch, **values), None)
-        tracked.on_train_epoch_end(trainer(epoch, **{"train/skipped_steps": float(epoch)}), None)
-    assert recorder.alerts() == [
-        "run: collapsed", "run: worse than its initial weights", "run: skipped steps",
-    ]  # fmt: skip
+    assert recorder.alerts() == ["run: collapsed", "run: worse than its initial weights"]
 
 
 def test_interrupted_run_is_marked_preempting_and_failed_run_is_not(tmp_path, monkeypatch):
@@ -154,11 +142,10 @@ def test_interrupted_run_is_marked_preempting_and_failed_run_is_not(tmp_path, mo
 
 def test_callback_does_nothing_on_other_processes(tmp_path):
     recorder, tracked = callback(tmp_path, artifacts="last")
-    other = trainer(1, **{"val/collapsed": 1.0, "val/knn_top1": 0.5, "train/skipped_steps": 1.0})
+    other = trainer(1, **{"val/collapsed": 1.0, "val/knn_top1": 0.5})
     other.is_global_zero = False
     tracked.on_train_start(other, None)
     tracked.on_validation_end(other, None)
-    tracked.on_train_epoch_end(other, None)
     tracked.on_fit_end(other, None)
     tracked.on_exception(other, None, Interrupted(15))
     tracked.teardown(other, None, "fit")
@@ -168,14 +155,16 @@ def test_callback_does_nothing_on_other_processes(tmp_path):
 @pytest.mark.parametrize("artifacts", ["last", "none"])
 def test_finished_and_interrupted_runs_upload_their_last_checkpoint(tmp_path, monkeypatch, artifacts):
     uploaded = []
+    checkpoint = SimpleNamespace(path="last.ckpt")
+    monkeypatch.setattr("ssl_vision.tracking.wandb_callback.read_checkpoint", lambda file: checkpoint)
     monkeypatch.setattr(
-        "ssl_vision.tracking.wandb_callback.log_checkpoint",
-        lambda run, file: uploaded.append(file),
+        "ssl_vision.tracking.wandb_callback.log_files",
+        lambda run, name, files, **options: uploaded.extend(files),
     )
     _, tracked = callback(tmp_path, artifacts=artifacts)
     tracked.on_exception(trainer(), None, Interrupted(15))
     tracked.on_fit_end(trainer(), None)
-    assert uploaded == ([tracked.folder.last] * 2 if artifacts == "last" else [])
+    assert uploaded == (["last.ckpt"] * 2 if artifacts == "last" else [])
 
 
 def test_failed_checkpoint_upload_warns_without_ending_run(tmp_path):

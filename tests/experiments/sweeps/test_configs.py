@@ -80,7 +80,6 @@ def test_fit_accepts_every_value(path, monkeypatch, tmp_path):
 
     monkeypatch.chdir(CONFIGS.parent)
     monkeypatch.setattr("ssl_vision.cli.fit.FitCLI.instantiate_classes", stop)
-    monkeypatch.setattr("ssl_vision.cli.fit_command.check_root", lambda options: None)  # has no images
     plan = Plan(tmp_path, path.read_text())
     assert len(plan.trials) == len({trial.name for trial in plan.trials}) == COUNTS[path.stem]
     for trial in COVERING[path]:
