@@ -11,6 +11,7 @@ import sys
 import tarfile
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from settings import TINY
 
 from ssl_vision.data import ImageFolder, Shards, Views
 from ssl_vision.data.datasets.encoded import EncodedImages
+from ssl_vision.data.datasets.shards import load_arrays, store_arrays
 from ssl_vision.data.loading.decoding import decode_square, open_image, square
 from ssl_vision.data.loading.file_listing import Listing
 from ssl_vision.data.loading.fingerprint import digest_of_images
@@ -210,6 +212,12 @@ def test_tar_index_is_stored_until_a_tar_file_changes(tars, tmp_path, monkeypatc
     os.utime(root / "train-1.tar")
     module(root, Shards).split("train")
     assert len(opened) == first + 3
+    (index,) = (root / ".ssl_vision_cache").iterdir()
+    content = bytearray(index.read_bytes())
+    content[content.index(b".jpg")] ^= 0x55
+    index.write_bytes(content)
+    module(root, Shards).split("train")
+    assert len(opened) == first + 6
 
 
 @pytest.mark.parametrize(
@@ -275,11 +283,9 @@ def test_damaged_tar_raises_input_error(tmp_path, damage):
     [
         ({"1.jpg": link("1.jpg", tarfile.LNKTYPE)}, "1.jpg is a link"),
         ({"1.jpg": link("1.jpg", tarfile.SYMTYPE)}, "1.jpg is a link"),
-        ({"0.cls": b"a\0b"}, "0.cls: .*contains a zero byte"),
         ({"0.cls": b"\xff"}, "0.cls: .*can't decode"),
         ({"a/0.json": b"{"}, "a/0.json: Expecting"),
         ({"0.json": b'{"label": -2}'}, "0.json: label -2 is below -1"),
-        ({"0.json": b'{"label": "\\ud800"}'}, "0.json: .*surrogates not allowed"),
         ({"0.json": b"[" * 100_000}, "0.json: .*recursion"),
     ],
 )
@@ -627,3 +633,18 @@ def test_run_is_saved_when_all_its_processes_receive_sigterm(photos, tmp_path):
     _, error = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM, error
     assert "saved; continue with" in error
+
+
+def test_concurrent_writers_leave_one_complete_index(tmp_path):
+    file = tmp_path / "place" / "x.index"
+
+    def write(number):
+        store_arrays(file, {"numbers": np.full(10**5, number)})
+        return load_arrays(file)
+
+    with ThreadPoolExecutor(4) as pool:
+        loaded = list(pool.map(write, range(24)))
+    complete = [arrays["numbers"] for arrays in [*loaded, load_arrays(file)] if arrays is not None]
+    assert len(complete) > 0
+    assert all(len(set(numbers)) == 1 for numbers in complete)
+    assert list(file.parent.iterdir()) == [file]

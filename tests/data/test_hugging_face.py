@@ -65,13 +65,6 @@ def test_splits_of_parquet_folder_follow_file_names(tmp_path):
     assert data.eval_split == "test"
 
 
-def test_images_that_datasets_leaves_out_are_counted(tmp_path):
-    for name in ("photo 1", "photo 2", "photo of a train"):
-        (tmp_path / f"{name}.png").write_bytes(png(0))
-    with pytest.warns(UserWarning, match=r"1 of 3 images in .* are used: .*; --data ImageFolder reads all"):
-        assert len(HuggingFace(path=str(tmp_path)).split("train")) == 1
-
-
 def test_image_folder_classes_are_its_subfolder_names(tmp_path):
     for split, count in (("train", 3), ("test", 2)):
         for number in range(count):

@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
-from pytorch_lightning.utilities import rank_zero_warn
-
 from ssl_vision.data.datasets.image_folder import NAMES
 from ssl_vision.data.datasets.map_style import MapData
 from ssl_vision.data.images import MapDataset
 from ssl_vision.data.loading.decoding import open_image
-from ssl_vision.data.loading.file_listing import count_images
 from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
 from ssl_vision.optional import needed
@@ -141,12 +138,7 @@ class HuggingFace(MapData):
             cause = " ".join(str(error).split())[:200]
             advice = "" if self.download or path.exists() else "; download it with --data.download true"
             raise InputError(f"{self.path} cannot be read ({cause}){advice}") from error
-        splits = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
-        used, images = sum(map(len, splits.values())), count_images(path) if path.is_dir() else 0
-        if used < images:
-            reason = "datasets chooses files by names such as train and test; --data ImageFolder reads all"
-            rank_zero_warn(f"{used:,} of {images:,} images in {path} are used: {reason}")
-        return splits
+        return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
 
     @cached_property
     def _rows(self) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Collection, Mapping
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +13,7 @@ from pytorch_lightning.utilities import rank_zero_warn
 from ssl_vision.data.datasets.decoded import DecodedData, Undecoded
 from ssl_vision.data.images import Images
 from ssl_vision.data.loading.decoding import read_content, squares
-from ssl_vision.data.loading.file_listing import Listing, count_images, list_images
+from ssl_vision.data.loading.file_listing import Listing, class_of, count_images, list_images
 from ssl_vision.data.loading.fingerprint import (
     FileRecord,
     Fingerprint,
@@ -145,7 +144,7 @@ class ImageFolder(DecodedData):
         """True if images are decoded for each batch."""
         if self.stream is not None:
             return self.stream
-        return len(self.listing("train").names) * 3 * self.image_size**2 > _ON_DISK
+        return len(self.listing("train").paths) * 3 * self.image_size**2 > _ON_DISK
 
     def has(self, split: Split) -> bool:
         """Return True if a split has a folder; the train split always has one, which may be root.
@@ -234,29 +233,20 @@ class ImageFolder(DecodedData):
         return SplitFolders(self.root, {"train": self.train, "val": self.val_folder, "test": self.test})
 
     def listing(self, split: Split) -> Listing:
-        """Return the listing of a split, which is made only once, and stored only for streaming."""
+        """Return the listing of a split, which is made only once."""
         name: Split = "train" if split == "pretrain" else split
         if name not in self._listings:
             folder = self.folder_of(name)
             others = self._folders.others(folder) if name == "train" else set()
-            self._listings[name] = list_images(folder, but=others, place=self._cache_place())
-            if self._listings[name].stored and not self._streams:
-                self._listings[name] = list_images(folder, but=others)
-            if name == "train":
-                self._report_splits(folder)
+            self._listings[name] = list_images(folder, but=others)
+            if name == "train" and folder.parent == self.root and self.train == NAMES["train"][0]:
+                rest = count_images(self.root, but={folder, *self._folders.others(self.root)})
+                if rest:
+                    rank_zero_warn(
+                        f"{rest:,} images beside {folder}, which is taken as the train split, are left out; "
+                        "--data.train . uses all"
+                    )
         return self._listings[name]
-
-    def _report_splits(self, folder: Path) -> None:
-        """Warn if folders are taken as splits beside other images."""
-        taken = self._folders.taken(folder)
-        rest = count_images(self.root, but=taken) if taken else 0
-        if rest and (count := sum(map(count_images, taken))):
-            names = ", ".join(sorted(path.name for path in taken))
-            others = "trained on" if folder == self.root else "left out; --data.train . uses all"
-            rank_zero_warn(
-                f"{count:,} of {count + rest:,} images below {self.root} are in folders taken as splits "
-                f"({names}), and the others are {others}"
-            )
 
     def _prefix(self, listing: Listing) -> str:
         """Return the path of a listed folder relative to root, to which names of files are added."""
@@ -272,12 +262,6 @@ class ImageFolder(DecodedData):
             lambda: squares(folder, names, side=side, strict=self.strict, pixel_range=self.pixel_range),
             side=side, prefix=self._prefix(listing),
         )  # fmt: skip
-
-
-def class_of(name: str) -> str:
-    """Return the first folder of a relative path; empty for a file directly in the folder."""
-    first, _, rest = name.partition(os.sep)
-    return first if rest else ""
 
 
 def _refuse_other_classes(folder: Path, labels: Collection[str], classes: Collection[str]) -> None:
@@ -344,13 +328,6 @@ class SplitFolders:
                 if not self._is_chosen("train") or not self._is_chosen(split):
                     names |= set(self._matches(split))
         return {self._inside(self.root / name) for name in names}
-
-    def taken(self, folder: Path) -> set[Path]:
-        """Return the directories that are taken as splits, given that of train; empty if that is chosen."""
-        if folder.resolve() == self.root.resolve():
-            return {path for path in self.others(folder) if path.is_dir()}
-        names = [] if self._is_chosen("train") else chain(self.chosen.values(), *map(self._matches, NAMES))
-        return {self.root / name for name in names if (self.root / name).is_dir()}
 
     def _inside(self, folder: Path) -> Path:
         """Return a directory as a path below root, however it is written, if it is inside root."""
