@@ -6,7 +6,7 @@ import os
 import secrets
 import tarfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ssl_vision.data.datasets.encoded import EncodedData
 from ssl_vision.data.images import Images
 from ssl_vision.data.loading.file_listing import EXTENSIONS, Integers, digest_of, is_image_name, packed
-from ssl_vision.data.loading.fingerprint import FileRecord, Fingerprint, digest_of_content
+from ssl_vision.data.loading.fingerprint import digest_of_content
 from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked
@@ -140,17 +140,14 @@ class Shards(EncodedData):
         classes = self.index("train").classes
         return self._encoded(self.index(split), classes, side=self.image_size, workers=self.workers)
 
-    def fingerprint(self, known: Mapping[str, FileRecord] | None = None) -> Fingerprint:
+    def fingerprint(self) -> str:
         """Compute a digest of the names, sizes and labels of the images used by `fit`.
-
-        Args:
-            known: Not used.
 
         Raises:
             InputError: there are no tar files or images.
         """
         digests = " ".join(self.index(split).digest(times=False) for split in self._stored_splits("validate"))
-        return Fingerprint(digest_of_content(digests.encode()), files={}, compared="names, sizes or labels")
+        return digest_of_content(digests.encode())
 
     def _paths(self, split: Split) -> list[Path]:
         pattern = self.patterns[split]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from stat import S_ISDIR
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,14 +114,18 @@ def list_images(folder: Path, *, but: Collection[Path] = ()) -> Listing:
     if unread:
         kinds = ", ".join(f"{count:,} {extension}" for extension, count in sorted(unread.items()))
         rank_zero_warn(f"images below {folder} are left out, as their type is not read: {kinds}")
-    names, sizes, modified = map(list, zip(*files, strict=True))
+    names = [name for name, _, _ in files]
     labels = list(map(class_of, names))
     classes = tuple(sorted({*labels} - {""}))
     positions = {label: position for position, label in enumerate(classes)} | {"": -1}
     return Listing(
-        folder, packed(names), np.array(sizes), np.array(modified),
-        np.array([positions[label] for label in labels]), classes,
-    )  # fmt: skip
+        folder,
+        packed(names),
+        sizes=np.array([size for _, size, _ in files]),
+        modified=np.array([modified for _, _, modified in files]),
+        labels=np.array([positions[label] for label in labels]),
+        classes=classes,
+    )
 
 
 def count_images(folder: Path, *, but: Collection[Path] = ()) -> int:
@@ -136,19 +140,14 @@ def class_of(name: str) -> str:
     return first if rest else ""
 
 
-class _File(NamedTuple):
-    name: str
-    size: int
-    modified: int
-
-
-def _walk(folder: Path, but: Collection[Path]) -> tuple[list[_File], Counter[str]]:
+def _walk(folder: Path, but: Collection[Path]) -> tuple[list[tuple[str, int, int]], Counter[str]]:
     """Return the image files below a folder in order, and the numbers of those of other types by extension.
 
-    Links are followed, except into folders that contain them. A link without a target has the size -1.
+    The files are tuples of path, size and modification time, which the garbage collector ignores. Links are
+    followed, except into folders that contain them. A link without a target has the size -1.
     """
     excluded = {_identity(os.stat(path)) for path in but if path.is_dir()}
-    files: list[_File] = []
+    files: list[tuple[str, int, int]] = []
     unread: list[str] = []
 
     def read(part: tuple[str, frozenset[tuple[int, int]]]) -> list[tuple[str, frozenset[tuple[int, int]]]]:
@@ -172,8 +171,8 @@ def _walk(folder: Path, but: Collection[Path]) -> tuple[list[_File], Counter[str
                 if not entry.name.startswith(".") and entry.name != "__MACOSX":
                     folders.append((name + os.sep, above | {identity}))
             elif extension in EXTENSIONS:
-                size, modified = (status.st_size, status.st_mtime_ns) if status is not None else (-1, 0)
-                files.append(_File(name, size, modified))
+                state = (status.st_size, status.st_mtime_ns) if status is not None else (-1, 0)
+                files.append((name, *state))
             elif is_image_name(name):
                 unread.append(extension)
         return folders
@@ -182,7 +181,7 @@ def _walk(folder: Path, but: Collection[Path]) -> tuple[list[_File], Counter[str
     with ThreadPoolExecutor(_THREADS) as pool:
         while level:
             level = list(chain.from_iterable(pool.map(read, level)))
-    files.sort(key=lambda file: file.name.replace(os.sep, "\0"))
+    files.sort(key=lambda file: file[0].replace(os.sep, "\0"))
     return files, Counter(unread)
 
 
