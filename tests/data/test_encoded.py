@@ -527,22 +527,11 @@ def test_strict_raises_one_line_error_for_damaged_file(damaged, workers):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_label_with_only_damaged_images_is_replaced_without_its_label(damaged, workers):
+def test_label_with_only_damaged_images_raises_input_error(damaged, workers):
     for path in (damaged / "train" / "a").iterdir():
         path.write_bytes(b"")
-    images = module(damaged, workers=workers).split("train")
-    with pytest.warns(UserWarning, match="cannot be decoded") as caught:
-        (batch,) = Batches(images, batch_size=8, shuffle=False, drop_last=False, seed=0)
-    assert batch.labels.tolist() == [-1] * 4 + [1] * 4
-    assert torch.equal(batch.images[:4], batch.images[[6, 7, 4, 5]])
-    messages = [str(each.message) for each in caught]
-    assert any(
-        "by others" in message and message.startswith("4 images were replaced") for message in messages
-    )
-    assert any(
-        re.search(r"a/000\.jpg cannot be decoded and is replaced by .*b/.*, without a label; remove", each)
-        for each in messages
-    )
+    with pytest.raises(InputError, match=r"train/a/.*jpg cannot be decoded \(.*\); remove it$"):
+        batches(module(damaged, workers=workers, batch_size=8))
 
 
 def test_no_readable_image_raises_input_error_without_advice_that_is_followed_already(damaged):
