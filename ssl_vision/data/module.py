@@ -221,21 +221,7 @@ class ImageData(pl.LightningDataModule):
         Raises:
             InputError: a split is missing, or does not match the train split.
         """
-        if self._draws_test:
-            return self.check("train")
-        try:
-            self.check("train", self.eval_split)
-        except InputError as error:
-            if self.has(self.eval_split):
-                raise
-            advice = (
-                "or train with --data.test_share 0.2, which holds out a fifth of the labelled train images"
-            )
-            raise InputError(f"{error}; {advice}") from error
-
-    def folder_of(self, split: Split) -> Path | None:
-        """Return the directory of a split, by default the root; None for data without a directory."""
-        return self.root
+        self.check("train", *([] if self._draws_test else [self.eval_split]))
 
     @property
     def val_split(self) -> Literal["train", "val", "test"]:

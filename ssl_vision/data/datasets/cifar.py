@@ -32,8 +32,9 @@ class _CIFAR(ImageData):
             except RuntimeError:
                 fetch(self._title, self._reader, self.root)
 
-    def folder_of(self, split: Split) -> Path:
-        """Return the directory of the official files."""
+    @property
+    def folder(self) -> Path:
+        """Directory of the official files."""
         return self.root / str(self._reader.base_folder)
 
     def read(self, split: Split) -> Images:
@@ -43,7 +44,7 @@ class _CIFAR(ImageData):
         try:
             data = self._reader(self.root, train=split == "train")
         except RuntimeError as error:
-            raise missing_data(self._title, self.folder_of(split), folder=self._reader.base_folder) from error
+            raise missing_data(self._title, self.folder, folder=self._reader.base_folder) from error
         images = torch.from_numpy(data.data).permute(0, 3, 1, 2).contiguous()
         return Images(images, torch.tensor(data.targets), tuple(data.classes))
 
@@ -97,7 +98,7 @@ class CIFAR100(_CIFAR):
             InputError: the files are missing or damaged.
         """
         test = self.split("test")  # also checks the file that is read here
-        path = self.folder_of("test") / "test"
+        path = self.folder / "test"
         coarse = pickle.loads(path.read_bytes(), encoding="latin1")["coarse_labels"]
         return torch.zeros(len(test.classes), dtype=torch.int64).scatter_(
             0, test.labels, torch.tensor(coarse)

@@ -59,9 +59,6 @@ class Digits(ImageData):
         labels = torch.from_numpy(digits.target[part]).long()
         return Images(scans.unsqueeze(1).repeat(1, 3, 1, 1), labels, tuple(map(str, digits.target_names)))
 
-    def folder_of(self, split: Split) -> None:
-        """Return None, because the images are part of scikit-learn."""
-
     def heldout(self, count: int) -> Tensor:
         """Return a mask (count,) of the last ``val_share`` of the rows."""
         return torch.arange(count) >= count - round(self.val_share * count)

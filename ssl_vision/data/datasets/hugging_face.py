@@ -123,8 +123,6 @@ class HuggingFace(MapData):
     def _splits_by_name(self) -> dict[str, Any]:
         datasets = needed("datasets", extra="huggingface")
         path = Path(self.path).expanduser()
-        if not self.download:
-            datasets.disable_progress_bars()
         try:
             with nullcontext() if self.download else _offline():
                 if any((path / name).is_file() for name in _SAVED):
@@ -169,10 +167,6 @@ class HuggingFace(MapData):
         label = self._column("label", self.label_column, labels)
         images = [name for name, kind in features.items() if isinstance(kind, Image) or _is_file(kind)]
         image = str(self._column("image", self.image_column, images))
-        if image not in images and not isinstance(features[image], Value):
-            raise InputError(
-                f"{self.path}: the column {image} holds {features[image]}, not one image in each row"
-            )
         return image, label
 
     def _column(self, kind: str, chosen: str | None, columns: Sequence[str]) -> str | None:
@@ -209,19 +203,10 @@ def _is_file(feature: Any) -> bool:
 def _offline() -> Iterator[None]:
     """Keep the packages of Hugging Face from using the network."""
     import datasets.config
-    import datasets.data_files
     import huggingface_hub.constants
-
-    resolve_pattern = datasets.data_files.resolve_pattern
-
-    def resolve(pattern: str, *args: Any, **options: Any) -> Any:
-        if "://" in pattern and not pattern.startswith("hf://"):  # in a README.md
-            raise OSError(f"{pattern} is not on this disk; download it with --data.download true")
-        return resolve_pattern(pattern, *args, **options)
 
     with (
         patch.object(datasets.config, "HF_HUB_OFFLINE", True),
         patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", True),
-        patch.object(datasets.data_files, "resolve_pattern", resolve),
     ):
         yield

@@ -52,10 +52,6 @@ class STL10(ImageData):
         """Directory of the binary files."""
         return self.root / "stl10_binary"
 
-    def folder_of(self, split: Split) -> Path:
-        """Return the directory of the binary files."""
-        return self.folder
-
     def prepare_data(self) -> None:
         """Download the archive (2.6 GB) if `download` is set and a file is missing."""
         names = ["train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "class_names.txt"]
