@@ -157,7 +157,7 @@ CAPS = {
     "": (857, 13),
     "callbacks": (698, 8),
     "cli": (1693, 16),
-    "data": (2871, 28),
+    "data": (2854, 26),
     "encoders": (297, 4),
     "evaluation": (2019, 15),
     "experiments": (0, 1),

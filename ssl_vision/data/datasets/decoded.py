@@ -143,8 +143,8 @@ class DecodedData(EncodedData):
                     outdated.unlink(missing_ok=True)
                 return _written(images, file, place / f"{label}.partial")
         except OSError as error:
-            cause = f"{place} ({error.strerror or error})"
-            raise InputError(f"decoded images cannot be written to {cause}; set cache_dir") from error
+            message = f"decoded images cannot be written to {place} ({error.strerror or error})"
+            raise InputError(f"{message}; set cache_dir") from error
 
 
 def _decoded(images: Undecoded) -> Stored:
