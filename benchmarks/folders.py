@@ -1,13 +1,12 @@
 """Measure listing, decoding, training and evaluation on large folders of JPEG files beside lightly.
 
     python benchmarks/folders.py --folder /tmp/folders           about 10 minutes of CPU time, 3 GB of disk
-    python benchmarks/folders.py --folder /tmp/folders --files 70000 --images 5120 --simulated 100000
+    python benchmarks/folders.py --folder /tmp/folders --files 70000 --images 5120
 
 There are three parts. Each step of the first and the last runs in its own process. Recorded are its time
 without imports, and the peak resident memory of the process and its workers, with shared pages counted once.
 
-- Listing: a tree of ``--files`` names in a thousand class folders (hard links to a few files), read for the
-  first time and again, and a stored listing of ``--simulated`` files, which do not exist.
+- Listing: a tree of ``--files`` names in a thousand class folders (hard links to a few files).
 - Decoding: files of 500 × 375 pixels, decoded to squares by one worker process of this package, and by one
   of torchvision's ImageFolder with Resize, CenterCrop and ToTensor in a DataLoader. Speed is the number of
   images for each second of CPU time of all processes; rounds alternate, and values are medians.
@@ -31,7 +30,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,6 @@ from torch.utils.data import DataLoader, Subset
 from torchvision import datasets, transforms
 
 from ssl_vision.data import ImageFolder, Views
-from ssl_vision.data.loading.file_listing import FilesOfFolder, Listing, listing_file, write_listing
 from ssl_vision.encoders import ResNet
 from ssl_vision.main import main as ssl_vision
 
@@ -204,26 +202,6 @@ def command(*arguments: str) -> None:
         sys.exit(code)
 
 
-def simulate(root: Path, count: int) -> None:
-    """Store a listing of files that do not exist, in folders that do."""
-    shutil.rmtree(root, ignore_errors=True)
-    train = root / "train"
-    labels = [f"n{label:08}" for label in range(10_000)]
-    for label in labels:
-        (train / label).mkdir(parents=True)
-    folders = {"": train.stat().st_mtime_ns}
-    folders |= {f"{label}/": (train / label).stat().st_mtime_ns for label in labels}
-
-    def files() -> Iterator[FilesOfFolder]:
-        each = count // len(labels)
-        for label in labels:
-            names = [f"{label}_{number}.JPEG" for number in range(each)]
-            yield FilesOfFolder(f"{label}/", names, [100_000] * each, [0] * each)
-
-    file = listing_file(root / ".ssl_vision_cache", train, {root / "val", root / "test"})
-    write_listing(file, Listing.of(train, files()), folders)
-
-
 def _square(side: int) -> transforms.Compose:
     return transforms.Compose([transforms.Resize(side), transforms.CenterCrop(side), transforms.ToTensor()])
 
@@ -296,7 +274,7 @@ def _cpu_seconds() -> float:
 
 
 STEPS: tuple[Callable[..., None], ...] = (
-    listing, lightly_listing, simulate, train, lightly_train, evaluate, lightly_evaluate, embed,
+    listing, lightly_listing, train, lightly_train, evaluate, lightly_evaluate, embed,
     lightly_embed, report,
 )  # fmt: skip
 
@@ -325,18 +303,12 @@ def _step(checkpoint: Path) -> int:
     return int(torch.load(checkpoint, weights_only=True)["global_step"])
 
 
-def listings(folder: Path, count: int, simulated: int) -> list[dict[str, Any]]:
-    """Measure cold and warm listings."""
+def listings(folder: Path, count: int) -> list[dict[str, Any]]:
+    """Measure listings of both libraries."""
     names = folder / "names"
     make_names(names, count)
-    time.sleep(3)  # folders that have just changed are read again
-    shutil.rmtree(names / ".ssl_vision_cache", ignore_errors=True)
-    rows = [{"listing": f"{count:,} files, first start"} | measured(listing, names)]
-    rows.append({"listing": f"{count:,} files, next start"} | measured(listing, names))
-    rows.append({"listing": f"{count:,} files, lightly"} | measured(lightly_listing, names))
-    measured(simulate, folder / "simulated", simulated)
-    row = {"listing": f"{simulated:,} simulated files, next start"}
-    return [*rows, row | measured(listing, folder / "simulated")]
+    rows = [{"listing": f"{count:,} files"} | measured(listing, names)]
+    return [*rows, {"listing": f"{count:,} files, lightly"} | measured(lightly_listing, names)]
 
 
 def decoding(folder: Path, rounds: int) -> list[dict[str, Any]]:
@@ -369,9 +341,7 @@ def chain(folder: Path, count: int, steps: int) -> dict[str, Any]:
         about = {"step": step, "library": library, "images": images}
         rows.append(about | measured(function, root, *arguments))
 
-    time.sleep(3)
-    add("listing, first start", "ssl_vision", count, listing)
-    add("listing, next start", "ssl_vision", count, listing)
+    add("listing", "ssl_vision", count, listing)
     add("listing", "lightly", count, lightly_listing)
     add("training", "ssl_vision", few, train, steps, "whole")
     reached = kill(root, steps)
@@ -428,7 +398,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--folder", type=Path, required=True, help="folder of the generated files")
     parser.add_argument("--files", type=int, default=1_000_000)
-    parser.add_argument("--simulated", type=int, default=10_000_000)
     parser.add_argument("--images", type=int, default=100_000)
     parser.add_argument("--steps", type=int, default=20, help="steps of training")
     parser.add_argument("--rounds", type=int, default=3)
@@ -440,7 +409,7 @@ def main() -> None:
         return
     options.folder.mkdir(parents=True, exist_ok=True)
     record = provenance("torchvision", "lightly", "pillow", "simplejpeg") | {
-        "listing": listings(options.folder, options.files, options.simulated),
+        "listing": listings(options.folder, options.files),
         "decoding": decoding(options.folder, options.rounds),
         "chain": chain(options.folder, options.images, options.steps),
     }

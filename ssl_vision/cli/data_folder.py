@@ -13,8 +13,8 @@ from PIL import Image
 
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.data import ImageFolder
-from ssl_vision.data.datasets.image_folder import class_of
 from ssl_vision.data.loading.decoding import GreyValues, grey_values, open_image, read_content, squares
+from ssl_vision.data.loading.file_listing import class_of
 from ssl_vision.data.loading.fingerprint import digest_of_content
 from ssl_vision.data.loading.prefetch import prefetched
 from ssl_vision.data.module import Split
@@ -123,7 +123,7 @@ def _files(data: ImageFolder, split: Split, *, thumbnails: bool) -> Iterator[Ima
 
     workers = os.cpu_count() or 1
     files = prefetched(look, listing.names, workers=workers, depth=8 * workers)
-    return iter(tracked(files, f"checking {split}", total=len(listing.names), unit="images"))
+    return iter(tracked(files, f"checking {split}", total=len(listing.paths), unit="images"))
 
 
 def _report(files: list[ImageFile]) -> Iterator[str]:

@@ -2,13 +2,11 @@
 
 from ssl_vision.data.augment.random_views import Views
 from ssl_vision.data.augment.view_parameters import ViewParameters
-from ssl_vision.data.datasets.cifar import CIFAR10, CIFAR100
-from ssl_vision.data.datasets.digits import Digits
+from ssl_vision.data.datasets.built_in import CIFAR10, CIFAR100, STL10, Digits
 from ssl_vision.data.datasets.hugging_face import HuggingFace
 from ssl_vision.data.datasets.image_folder import ImageFolder
 from ssl_vision.data.datasets.map_style import Dataset
 from ssl_vision.data.datasets.shards import Shards
-from ssl_vision.data.datasets.stl10 import STL10
 from ssl_vision.data.datasets.torchvision_data import Torchvision
 from ssl_vision.data.images import Batch, Images
 from ssl_vision.data.loading.loader import Batches

@@ -172,10 +172,6 @@ class Images:
         other.labels = labels
         return other
 
-    def labels_read(self, indices: Tensor) -> Tensor:
-        """Return the labels of the images that `at` has read at `indices`, (M,) int64."""
-        return self.labels[indices]
-
     def at(self, indices: Tensor, *, pin: bool = False) -> Tensor:
         """Copy the images at `indices`; no others are read.
 

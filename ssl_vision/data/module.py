@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from ssl_vision.data.augment.random_views import EpochViews, Views
 from ssl_vision.data.augment.view_parameters import LARGEST_SIDE
 from ssl_vision.data.images import Batch, Images
-from ssl_vision.data.loading.fingerprint import FileRecord, Fingerprint, digest_of_splits
+from ssl_vision.data.loading.fingerprint import digest_of_splits
 from ssl_vision.data.loading.loader import Batches, DeviceCopies
 from ssl_vision.data.random import Stream, fold
 from ssl_vision.errors import InputError, check, check_choice
@@ -222,21 +221,7 @@ class ImageData(pl.LightningDataModule):
         Raises:
             InputError: a split is missing, or does not match the train split.
         """
-        if self._draws_test:
-            return self.check("train")
-        try:
-            self.check("train", self.eval_split)
-        except InputError as error:
-            if self.has(self.eval_split):
-                raise
-            advice = (
-                "or train with --data.test_share 0.2, which holds out a fifth of the labelled train images"
-            )
-            raise InputError(f"{error}; {advice}") from error
-
-    def folder_of(self, split: Split) -> Path | None:
-        """Return the directory of a split, by default the root; None for data without a directory."""
-        return self.root
+        self.check("train", *([] if self._draws_test else [self.eval_split]))
 
     @property
     def val_split(self) -> Literal["train", "val", "test"]:
@@ -267,12 +252,13 @@ class ImageData(pl.LightningDataModule):
         """The split used for evaluation: "test", or "val" for a data set without a test split."""
         return "val" if not self._draws_test and not self.has("test") and self.has("val") else "test"
 
-    def fingerprint(self, known: Mapping[str, FileRecord] | None = None) -> Fingerprint:
-        """Compute a digest of the images used by `fit`.
+    @property
+    def contents(self) -> dict[str, str]:
+        """Digest of the content of each image file used by `fit`, by path; empty if no files are decoded."""
+        return {}
 
-        Args:
-            known: Earlier records of image files. Files with unchanged size and modification time are not
-                read again.
+    def fingerprint(self) -> str:
+        """Compute a digest of the images used by `fit`.
 
         Raises:
             InputError: the data is missing or damaged.
@@ -280,7 +266,7 @@ class ImageData(pl.LightningDataModule):
         splits: dict[str, Images] = {name: self.split(name) for name in self._splits_of("fit")}
         if splits["pretrain"] is splits["train"]:
             del splits["train"]
-        return Fingerprint(digest_of_splits(splits), files={})
+        return digest_of_splits(splits)
 
     @property
     def classes(self) -> tuple[str, ...]:

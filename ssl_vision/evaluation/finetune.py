@@ -12,7 +12,9 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
 from ssl_vision.data import Images, Views
+from ssl_vision.data.augment.view_parameters import sample_parameters
 from ssl_vision.data.module import LARGEST_BATCH
+from ssl_vision.data.random import Stream, states
 from ssl_vision.encoders import Encoder, device_of
 from ssl_vision.evaluation.features import crop_and_flip, embed
 from ssl_vision.evaluation.measurement import (
@@ -120,7 +122,7 @@ def finetuned_correct(
     )
     per_epoch = math.ceil(len(labelled) / rule.batch_size)
     schedule = LambdaLR(optimizer, partial(scale_at, rule.schedule, steps=rule.epochs * per_epoch))
-    augmentations = crop_and_flip(views) if rule.augmentation == "crop" else views
+    views = crop_and_flip(views) if rule.augmentation == "crop" else views
     generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device sees one order
     with Progress("fine-tune", rule.epochs * per_epoch, unit="steps") as job:
         for epoch in range(rule.epochs):
@@ -130,7 +132,9 @@ def finetuned_correct(
                 if rule.augmentation == "none":
                     images = views.plain(images)
                 else:
-                    images = _first_views(images, rows.to(device), augmentations, seed=seed, epoch=epoch)
+                    starts = states(rows.to(device), (seed, Stream.VIEWS, epoch, 0))  # of the first view
+                    drawn = sample_parameters(views, starts, height=train.shape[1], width=train.shape[2])
+                    images = views.render(images, drawn, memory_format=torch.channels_last)
                 images = images.to(memory_format=encoder.memory_format)
                 with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                     scores = network(images)
@@ -144,10 +148,3 @@ def finetuned_correct(
                 raise ValueError(f"lr: fine-tuning diverged at {rule.lr}; lower it")
     scores = embed(network, test.select(queries), views, title="embed test, fine-tuned")["backbone"]
     return scores.argmax(dim=1).cpu() == test.labels[queries]
-
-
-def _first_views(images: Tensor, indices: Tensor, views: Views, *, seed: int, epoch: int) -> Tensor:
-    """Generate the first view of each image, float32 of shape (N, 3, size, size)."""
-    height, width = images.shape[-2:]
-    drawn = views.parameters(indices, seed=seed, epoch=epoch, height=height, width=width, views=(0,))
-    return views.render(images, drawn, memory_format=torch.channels_last)

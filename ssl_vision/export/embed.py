@@ -96,7 +96,7 @@ def run(args: Sequence[str]) -> None:
     elif output.suffix != ".npz":
         raise InputError(f"--output {output} must end with .npz or .parquet")
     with sharing(), process_group():
-        names = agreed(list(list_images(folder).names) if is_first() else [])
+        names = agreed(list_images(folder).names if is_first() else [])
         network = _network(parser, options, allow_class)
         network.module.to(device, memory_format=network.memory_format)  # type: ignore[call-overload]
         embedded = partial(

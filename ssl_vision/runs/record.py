@@ -13,7 +13,7 @@ from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision._version import __version__
 from ssl_vision.data import ImageData
-from ssl_vision.data.loading.fingerprint import FileRecord, changes, digest_of_files
+from ssl_vision.data.loading.fingerprint import changes, digest_of_files
 from ssl_vision.errors import InputError
 from ssl_vision.lightning_private import validate_now
 from ssl_vision.runs.checkpoint import CHECKPOINT_KEY, Checkpoint
@@ -101,11 +101,10 @@ class RunRecord(pl.Callback):
                 logger.experiment.config.update(dict(self.config), allow_val_change=True)
 
     def _record_images(self, data: ImageData) -> None:
-        images = data.fingerprint()
-        self._record |= {"images": images.digest, "side": data.split("train").shape[-1]}
+        self._record |= {"images": data.fingerprint(), "side": data.split("train").shape[-1]}
         if self.config.get("online_probe"):
             self._record["classes"] = list(data.classes)
-        write_images(self.folder.images_file, images.files)
+        write_images(self.folder.images_file, data.contents)
         if data.skipped:
             lines = "".join(f"{name}\n" for name in data.skipped)
             with atomic_write(self.folder.skipped_file) as partial:
@@ -153,30 +152,25 @@ def early_stopping(trainer: pl.Trainer) -> str | None:
     return next(filter(None, messages), None)
 
 
-def write_images(file: Path, images: Mapping[str, FileRecord]) -> None:
-    """Write the list of a run's image files, if it has any."""
-    if not images:
+def write_images(file: Path, contents: Mapping[str, str]) -> None:
+    """Write the digest of the content of each image file of a run, if it has any."""
+    if not contents:
         return
     with (
         atomic_write(file) as partial,
         partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as out,
     ):
-        writer = csv.writer(out)
-        writer.writerow(("path", *FileRecord._fields))
-        writer.writerows((path, *record[:-1], int(record.decoded)) for path, record in images.items())
+        csv.writer(out).writerows([("path", "content"), *contents.items()])
 
 
-def read_images(file: Path) -> dict[str, FileRecord]:
-    """Read the list of a run's image files; empty if the file does not exist or cannot be read."""
+def read_images(file: Path) -> dict[str, str]:
+    """Read the digests of a run's image files; empty if the file does not exist or cannot be read."""
     try:
         with file.open(newline="", encoding="utf-8", errors="surrogateescape") as lines:
-            rows = csv.reader(lines)
-            next(rows, None)
-            return {
-                path: FileRecord(int(size), int(modified), content, decoded == "1")
-                for path, size, modified, content, decoded in rows
-            }
-    except (OSError, ValueError, csv.Error):
+            rows = csv.DictReader(lines)
+            # earlier versions also list files that cannot be decoded
+            return {row["path"]: row["content"] for row in rows if row.get("decoded") != "0"}
+    except (OSError, KeyError, csv.Error):
         return {}
 
 
@@ -184,8 +178,7 @@ def check_images(data: ImageData, checkpoint: Checkpoint) -> None:
     """Refuse to continue a run if its images have changed; with ``--data.changed allow``, warn instead.
 
     The images are compared by the digest in the checkpoint. ``images.csv`` in the run directory tells which
-    files changed; files whose size and modification time match it are not read again. Checkpoints of earlier
-    versions, which have no digest, are accepted.
+    files changed. Checkpoints of earlier versions, which have no digest, are accepted.
 
     Raises:
         InputError: the images have changed, or cannot be read.
@@ -194,14 +187,13 @@ def check_images(data: ImageData, checkpoint: Checkpoint) -> None:
         return
     if data.download:
         data.prepare_data()
-    before = read_images(RunFolder(checkpoint.path.parent.parent).images_file)
-    now = data.fingerprint(before)
-    if now.digest == checkpoint.images:
+    if data.fingerprint() == checkpoint.images:
         return
-    if not now.files:
-        description = f"{now.compared} of {type(data).__name__} differ"
+    before = read_images(RunFolder(checkpoint.path.parent.parent).images_file)
+    if not data.contents:
+        description = f"images or labels of {type(data).__name__} differ"
     elif digest_of_files(before) == checkpoint.images:
-        description = changes(before, now.files)
+        description = changes(before, data.contents)
     else:
         description = "the run's images.csv does not list the changes"
     message = f"{checkpoint.path}: the images have changed since it was written: {description}"

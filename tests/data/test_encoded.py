@@ -11,6 +11,7 @@ import sys
 import tarfile
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from settings import TINY
 
 from ssl_vision.data import ImageFolder, Shards, Views
 from ssl_vision.data.datasets.encoded import EncodedImages
+from ssl_vision.data.datasets.shards import load_arrays, store_arrays
 from ssl_vision.data.loading.decoding import decode_square, open_image, square
 from ssl_vision.data.loading.file_listing import Listing
 from ssl_vision.data.loading.fingerprint import digest_of_images
@@ -194,7 +196,7 @@ def test_shards_give_the_same_batches_as_files(photos, tars, kind):
     assert tar.classes == files.classes
     equal(batches(tar, 1), batches(files, 1))
     equal(batches(module(tars[kind], Shards, workers=1), 1), batches(files, 1))
-    assert tar.fingerprint().digest == module(tars[kind], Shards).fingerprint().digest
+    assert tar.fingerprint() == module(tars[kind], Shards).fingerprint()
 
 
 def test_tar_index_is_stored_until_a_tar_file_changes(tars, tmp_path, monkeypatch):
@@ -210,6 +212,12 @@ def test_tar_index_is_stored_until_a_tar_file_changes(tars, tmp_path, monkeypatc
     os.utime(root / "train-1.tar")
     module(root, Shards).split("train")
     assert len(opened) == first + 3
+    (index,) = (root / ".ssl_vision_cache").iterdir()
+    content = bytearray(index.read_bytes())
+    content[content.index(b".jpg")] ^= 0x55
+    index.write_bytes(content)
+    module(root, Shards).split("train")
+    assert len(opened) == first + 6
 
 
 @pytest.mark.parametrize(
@@ -275,11 +283,9 @@ def test_damaged_tar_raises_input_error(tmp_path, damage):
     [
         ({"1.jpg": link("1.jpg", tarfile.LNKTYPE)}, "1.jpg is a link"),
         ({"1.jpg": link("1.jpg", tarfile.SYMTYPE)}, "1.jpg is a link"),
-        ({"0.cls": b"a\0b"}, "0.cls: .*contains a zero byte"),
         ({"0.cls": b"\xff"}, "0.cls: .*can't decode"),
         ({"a/0.json": b"{"}, "a/0.json: Expecting"),
         ({"0.json": b'{"label": -2}'}, "0.json: label -2 is below -1"),
-        ({"0.json": b'{"label": "\\ud800"}'}, "0.json: .*surrogates not allowed"),
         ({"0.json": b"[" * 100_000}, "0.json: .*recursion"),
     ],
 )
@@ -390,7 +396,7 @@ def test_drawn_test_images_may_be_the_queries_of_validation(photos, tars, kind):
     data.setup("fit")
     queries, bank = data.val_dataloader()
     assert len(queries.data) + len(bank.data) == 70
-    assert data.fingerprint().digest == module(root, kind, workers=0).fingerprint().digest
+    assert data.fingerprint() == module(root, kind, workers=0).fingerprint()
 
 
 def test_tar_files_of_train_and_another_split_are_refused(tars, tmp_path):
@@ -521,22 +527,11 @@ def test_strict_raises_one_line_error_for_damaged_file(damaged, workers):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_label_with_only_damaged_images_is_replaced_without_its_label(damaged, workers):
+def test_label_with_only_damaged_images_raises_input_error(damaged, workers):
     for path in (damaged / "train" / "a").iterdir():
         path.write_bytes(b"")
-    images = module(damaged, workers=workers).split("train")
-    with pytest.warns(UserWarning, match="cannot be decoded") as caught:
-        (batch,) = Batches(images, batch_size=8, shuffle=False, drop_last=False, seed=0)
-    assert batch.labels.tolist() == [-1] * 4 + [1] * 4
-    assert torch.equal(batch.images[:4], batch.images[[6, 7, 4, 5]])
-    messages = [str(each.message) for each in caught]
-    assert any(
-        "by others" in message and message.startswith("4 images were replaced") for message in messages
-    )
-    assert any(
-        re.search(r"a/000\.jpg cannot be decoded and is replaced by .*b/.*, without a label; remove", each)
-        for each in messages
-    )
+    with pytest.raises(InputError, match=r"train/a/.*jpg cannot be decoded \(.*\); remove it$"):
+        batches(module(damaged, workers=workers, batch_size=8))
 
 
 def test_no_readable_image_raises_input_error_without_advice_that_is_followed_already(damaged):
@@ -569,12 +564,12 @@ def test_large_datasets_are_streamed_by_default(photos, monkeypatch):
 
 
 def test_fingerprint_changes_with_file_names_and_sizes(damaged):
-    digests = {module(damaged).fingerprint().digest, module(damaged).fingerprint().digest}
+    digests = {module(damaged).fingerprint(), module(damaged).fingerprint()}
     assert len(digests) == 1
     (damaged / "train" / "a" / "002.jpg").write_bytes(b"longer than before")
-    digests.add(module(damaged).fingerprint().digest)
+    digests.add(module(damaged).fingerprint())
     (damaged / "train" / "a" / "002.jpg").rename(damaged / "train" / "b" / "002.jpg")
-    digests.add(module(damaged).fingerprint().digest)
+    digests.add(module(damaged).fingerprint())
     assert len(digests) == 3
 
 
@@ -627,3 +622,18 @@ def test_run_is_saved_when_all_its_processes_receive_sigterm(photos, tmp_path):
     _, error = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM, error
     assert "saved; continue with" in error
+
+
+def test_concurrent_writers_leave_one_complete_index(tmp_path):
+    file = tmp_path / "place" / "x.index"
+
+    def write(number):
+        store_arrays(file, {"numbers": np.full(10**5, number)})
+        return load_arrays(file)
+
+    with ThreadPoolExecutor(4) as pool:
+        loaded = list(pool.map(write, range(24)))
+    complete = [arrays["numbers"] for arrays in [*loaded, load_arrays(file)] if arrays is not None]
+    assert len(complete) > 0
+    assert all(len(set(numbers)) == 1 for numbers in complete)
+    assert list(file.parent.iterdir()) == [file]

@@ -1,5 +1,4 @@
 import os
-import re
 import struct
 import zlib
 
@@ -60,26 +59,24 @@ def test_root_without_train_folder_is_train_split_except_test_images(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "options", "message"),
+    ("names", "options", "count"),
     [
-        (["train", "a"], {}, r"2 of 4 .* \(train\), and the others are left out; --data.train \. uses all"),
-        (["train", "test", "a", "b"], {}, r"4 of 8 .* splits \(test, train\), and the others are left out"),
-        (["test", "a"], {}, r"2 of 4 .* splits \(test\), and the others are trained on"),
-        (["test", "train", "a"], {"train": "."}, r"2 of 6 .* \(test\), and the others are trained on"),
-        (["train", "x", "a"], {"val_folder": "x"}, r"4 of 6 .* \(train, x\), and the others are left out"),
+        (["train", "a"], {}, 2),
+        (["train", "test", "a", "b"], {}, 4),
+        (["train", "x", "a"], {"val_folder": "x"}, 2),
+        (["test", "a"], {}, None),
         (["train", "test", "validation"], {}, None),
         (["train", "a"], {"train": "."}, None),
         (["train", "a"], {"train": "a"}, None),
     ],
 )  # fmt: skip
-def test_images_beside_folders_taken_as_splits_are_counted(tmp_path, recwarn, names, options, message):
+def test_images_beside_folder_taken_as_train_split_are_counted(tmp_path, recwarn, names, options, count):
     for name in names:
         for number in range(2):
             save(tmp_path / name / f"{number}.png")
     folder(tmp_path, **options).listing("train")
-    warned = [str(each.message) for each in recwarn]
-    assert len(warned) == (message is not None)
-    assert all(re.search(message, each) for each in warned)
+    message = f"{count} images beside {tmp_path / 'train'}, which is taken as the train split, are left out"
+    assert [str(each.message).partition(";")[0] for each in recwarn] == ([] if count is None else [message])
 
 
 def test_metadata_does_not_decide_about_an_image(tmp_path):
@@ -268,7 +265,7 @@ def test_oversized_file_is_skipped_with_warning(labelled):
     data = folder(labelled)
     with pytest.warns(UserWarning, match=r"skipped 1 of 5 images that cannot be decoded: .*huge\.png"):
         assert len(data.split("train")) == 4
-    assert not data.fingerprint().files["train/cat/huge.png"].decoded
+    assert "train/cat/huge.png" not in data.contents
 
 
 RAMP = np.arange(16).reshape(4, 4)

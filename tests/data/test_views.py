@@ -14,7 +14,8 @@ from torchvision.transforms.v2 import functional as tv
 from ssl_vision.data import Batch
 from ssl_vision.data.augment import random_views
 from ssl_vision.data.augment.random_views import EpochViews, Views
-from ssl_vision.data.random import states
+from ssl_vision.data.augment.view_parameters import sample_parameters
+from ssl_vision.data.random import Stream, states
 from ssl_vision.errors import InputError
 
 RAW = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
@@ -31,9 +32,9 @@ def pixels(count, height=32, width=32):
     return torch.randint(0, 256, (count, 3, height, width), generator=generator, dtype=torch.uint8)
 
 
-def draw(options, count=DRAWS, *, height=200, width=150, **key):
-    key = {"seed": 0, "epoch": 0, "views": (0,)} | key
-    return options.parameters(torch.arange(count), height=height, width=width, **key)
+def draw(options, count=DRAWS, *, height=200, width=150, seed=0, epoch=0, views=(0,)):
+    keys = [(seed, Stream.VIEWS, epoch, view) for view in views]
+    return sample_parameters(options, states(torch.arange(count), *keys), height=height, width=width)
 
 
 def reference(views, image, parameters, row):
@@ -435,7 +436,7 @@ def test_value_out_of_range_raises_error_naming_option(field, value):
         lambda views, images: views.plain(images),
         lambda views, images: views(images, torch.arange(2), seed=0, epoch=0),
         lambda views, images: views.render(
-            images, views.parameters(torch.arange(2), seed=0, epoch=0, height=8, width=8)
+            images, sample_parameters(views, states(torch.arange(2), (0,)), height=8, width=8)
         ),
     ],
     ids=["plain", "random", "render"],

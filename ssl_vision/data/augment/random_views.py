@@ -108,32 +108,6 @@ class Views(ViewOptions):
             pixels[:, channel].sub_(mean).div_(std)
         return pixels
 
-    def parameters(
-        self,
-        indices: Tensor,
-        *,
-        seed: int,
-        epoch: int,
-        height: int,
-        width: int,
-        views: tuple[int, ...] = (0, 1),
-    ) -> ViewParameters:
-        """Draw the augmentation parameters of each image.
-
-        Args:
-            indices: Number that identifies each image, (N,) int64.
-            seed: Any integer.
-            epoch: Any integer.
-            height: Height of the images.
-            width: Width of the images.
-            views: Numbers of the views.
-
-        Returns:
-            Parameters of all views of the first image, then of the next, on the device of `indices`.
-        """
-        starts = states(indices, *((seed, Stream.VIEWS, epoch, view) for view in views))
-        return sample_parameters(self, starts, height=height, width=width)
-
     def _check(self, images: Tensor) -> None:
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != self.channels:
             expected = f"uint8 (N, {self.channels}, H, W)"

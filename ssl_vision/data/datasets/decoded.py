@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import shutil
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -117,10 +116,35 @@ class DecodedData(EncodedData):
         return stored
 
     def _cached(self, images: Undecoded) -> Stored:
-        """Return the images in a cache file, which is created if it does not exist."""
+        """Return the images in a cache file, which is written first if it does not exist.
+
+        ``<label>-<digest>.uint8`` contains the pixels, and the ``.json`` file next to it the
+        `Decoded.content` of each image. If the digest of the images changes, because one was changed, added
+        or removed, the cache is written anew and the old one deleted. Files are renamed when they are
+        complete. If several processes need the same cache, one writes it and the others wait.
+
+        Raises:
+            InputError: the directory cannot be written to.
+        """
         scaled = "" if self.pixel_range is None else "-{:g}-{:g}".format(*self.pixel_range)
-        cache = Cache(self._cache_place(), images, label=f"{images.label}{scaled}-{images.side}")
-        return cache.read() or cache.write()
+        place, label = self._cache_place(), f"{images.label}{scaled}-{images.side}"
+        file = place / f"{label}-{images.digest()}.uint8"
+        stored = _read(images, file)
+        if stored is not None:
+            return stored
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            with (place / f"{label}.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                stored = _read(images, file)
+                if stored is not None:  # another process has written it
+                    return stored
+                for outdated in place.glob(f"{escape(label)}-{'?' * 16}.*"):
+                    outdated.unlink(missing_ok=True)
+                return _written(images, file, place / f"{label}.partial")
+        except OSError as error:
+            message = f"decoded images cannot be written to {place} ({error.strerror or error})"
+            raise InputError(f"{message}; set cache_dir") from error
 
 
 def _decoded(images: Undecoded) -> Stored:
@@ -133,87 +157,39 @@ def _decoded(images: Undecoded) -> Stored:
     return Stored(torch.from_numpy(pixels[: len(contents)]), None, contents)
 
 
-class Cache:
-    """Decoded images, stored in one file.
+def _read(images: Undecoded, path: Path) -> Stored | None:
+    """Return the images in a cache file; None if it does not exist or is not complete."""
+    try:
+        index = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        skipped = set(index["skipped"])
+        decoded = [name for name in images.names if name not in skipped]
+        return _mapped(images, path, dict(zip(decoded, index["contents"], strict=True)))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
-    ``<label>-<digest>.uint8`` contains the pixels, and the ``.json`` file next to it the `Decoded.content` of
-    each image. If the digest of the images changes, because one was changed, added or removed, the cache is
-    written anew and the old one deleted. Files are renamed when they are complete. If several processes need
-    the same cache, one writes it and the others wait.
 
-    Args:
-        place: Directory of the cache.
-        images: The images.
-        label: Name that distinguishes the caches in a directory.
-    """
+def _mapped(images: Undecoded, path: Path, contents: dict[str, str]) -> Stored:
+    """Return the images of a file, of which there is one for each content."""
+    file = RowFile(path, (len(contents), *images.shape[1:]))
+    return Stored(file.memory_map(), file, contents)
 
-    def __init__(self, place: Path, images: Undecoded, *, label: str) -> None:
-        self.place = place
-        self._images = images
-        self._label = label
-        self._pixels = place / f"{label}-{images.digest()}.uint8"
-        self._index = self._pixels.with_suffix(".json")
 
-    def read(self) -> Stored | None:
-        """Return the images; None if there is no complete cache of the current files."""
-        try:
-            index = json.loads(self._index.read_text(encoding="utf-8"))
-            skipped = set(index["skipped"])
-            decoded = [name for name in self._images.names if name not in skipped]
-            return self._map(dict(zip(decoded, index["contents"], strict=True)))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    def _map(self, contents: dict[str, str]) -> Stored:
-        """Return the images of the file, of which there is one for each content."""
-        file = RowFile(self._pixels, (len(contents), *self._images.shape[1:]))
-        return Stored(file.memory_map(), file, contents)
-
-    def write(self) -> Stored:
-        """Write the cache image by image, unless another process has just written it, and return it.
-
-        Raises:
-            InputError: the directory cannot be written to or has too little free space.
-        """
-        try:
-            self.place.mkdir(parents=True, exist_ok=True)
-            with (self.place / f"{self._label}.lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                if written := self.read():
-                    return written
-                for suffix in ("json", "uint8"):  # outdated caches
-                    for file in self.place.glob(f"{escape(self._label)}-{'?' * 16}.{suffix}"):
-                        file.unlink(missing_ok=True)
-                return self._write()
-        except OSError as error:
-            cause = error.strerror or str(error)
-            raise InputError(
-                f"decoded images cannot be written to {self.place} ({cause}); set cache_dir"
-            ) from error
-
-    def _write(self) -> Stored:
-        names = self._images.names
-        size, free = prod(self._images.shape), shutil.disk_usage(self.place).free
-        if size > free:
-            raise InputError(
-                f"{self.place} has {free / 1e9:.1f} GB free for {size / 1e9:.1f} GB of decoded images; "
-                "set cache_dir, or set cache never to keep them in memory"
-            )
-        contents: dict[str, str] = {}
-        partial = self.place / f"{self._label}.partial"
-        try:
-            with partial.open("wb") as file:
-                for name, pixels, content in self._images.squares():
-                    file.write(pixels.data)
-                    contents[name] = content
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, self._pixels)
-            skipped = [name for name in names if name not in contents]
-            index = {"skipped": skipped, "contents": list(contents.values())}
-            partial.write_text(json.dumps(index, indent=1), encoding="utf-8")
-            os.replace(partial, self._index)
-        finally:
-            partial.unlink(missing_ok=True)
-        rank_zero_info(f"images: {len(contents)} decoded to {self._pixels}")
-        return self._map(contents)
+def _written(images: Undecoded, path: Path, partial: Path) -> Stored:
+    """Write a cache file image by image, and return it."""
+    contents: dict[str, str] = {}
+    try:
+        with partial.open("wb") as file:
+            for name, pixels, content in images.squares():
+                file.write(pixels.data)
+                contents[name] = content
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+        skipped = [name for name in images.names if name not in contents]
+        index = {"skipped": skipped, "contents": list(contents.values())}
+        partial.write_text(json.dumps(index, indent=1), encoding="utf-8")
+        os.replace(partial, path.with_suffix(".json"))
+    finally:
+        partial.unlink(missing_ok=True)
+    rank_zero_info(f"images: {len(contents)} decoded to {path}")
+    return _mapped(images, path, contents)

@@ -1,12 +1,10 @@
 """Base class of data modules that decode images, and images that are decoded for each batch."""
 
-import errno
 import hashlib
 import math
 import os
 import warnings
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
@@ -22,9 +20,6 @@ from ssl_vision.data.module import ImageData
 from ssl_vision.errors import InputError, check
 
 _MOST_ATTEMPTS = 1024
-_FILE_ERRORS = (None, errno.ENOENT, errno.EACCES, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
-"""Errors of files that are damaged, removed or unreadable. Pillow's errors have no number."""
-
 
 _VIEWS = Views(size=96, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 """Views of images of any kind, normalised as ImageNet."""
@@ -134,8 +129,8 @@ class EncodedImages(Images):
     """Images that a loader decodes in worker processes; an image depends only on the files.
 
     An image that cannot be decoded is replaced, with a warning, by another one of the same label that can,
-    among at most 1,024, or else by one of another label, which has no label then. Images next to each other
-    have different substitutes. If a file exists but cannot be read now, that is an error.
+    among at most 1,024. Images next to each other have different substitutes. If a file exists but cannot be
+    read now, that is an error.
 
     Args:
         files: Compressed images, whose labels are positions in ``files.classes``.
@@ -167,7 +162,7 @@ class EncodedImages(Images):
         self._files, self._side, self._pixel_range, self._strict = files, side, pixel_range, strict
         self._all_labels = labels
         self._among = torch.ones(len(labels), dtype=torch.bool)
-        self._substitutes: dict[int, int] = {}  # by the row of the damaged image
+        self._replaced_rows: set[int] = set()
 
     def separate(self, mask: Tensor) -> Self:
         """Select the images of a mask, (N,) bool, so that none is ever replaced by an image outside it."""
@@ -180,7 +175,7 @@ class EncodedImages(Images):
         part._all_labels = self._all_labels.index_put((self.rows,), labels)
         part._among = torch.zeros_like(self._among)
         part._among[self.rows] = True
-        part._substitutes = {}
+        part._replaced_rows = set()
         return part
 
     def at(self, indices: Tensor, *, pin: bool = False) -> Tensor:
@@ -192,43 +187,35 @@ class EncodedImages(Images):
         """
         rows = self.rows[indices].tolist()
         images = torch.stack([self._decoded_or_replaced(row) for row in rows])
-        self.replaced += len(self._substitutes.keys() & set(rows))
+        self.replaced += len(self._replaced_rows & set(rows))
         return images.pin_memory() if pin else images
 
-    def labels_read(self, indices: Tensor) -> Tensor:
-        """Return the labels of images that were read, -1 for one that was replaced by another label's."""
-        rows, labels = self.rows[indices].tolist(), self._all_labels
-        used = labels[[self._substitutes.get(row, row) for row in rows]]
-        return self.labels[indices].where(used == labels[rows], -1)
-
     def _decoded_or_replaced(self, row: int) -> Tensor:
-        try:
-            return self._decoded(row)
-        except Exception as error:  # Pillow may raise nearly anything for damaged files
-            failure = decoding_error(self._files.path(row), error, strict=self._strict)
-            if self._strict or _is_system_error(error):
-                raise failure from error
-        same = self._all_labels == self._all_labels[row]
-        like, unlike = ((mask & self._among).nonzero() for mask in (same, ~same))
-        position = int((like < row).sum())
-        for substitute in chain(_spread(like, position, row), _spread(unlike, row, row)):
-            try:
-                image = self._decoded(substitute)
-            except Exception as error:
-                if _is_system_error(error):
-                    raise decoding_error(self._files.path(substitute), error, strict=False) from error
-                continue
-            self._substitutes[row] = substitute
-            warnings.warn(
-                f"{self._files.path(row)} cannot be decoded and is replaced by {self._files.path(substitute)}"
-                f"{'' if same[substitute] else ', without a label'}; remove it, or set strict true to stop",
-                stacklevel=2,
-            )
+        image = self._attempt(row)
+        if isinstance(image, Tensor):
             return image
+        failure = decoding_error(self._files.path(row), image, strict=False)
+        like = ((self._all_labels == self._all_labels[row]) & self._among).nonzero()
+        for substitute in _spread(like, int((like < row).sum()), row):
+            image = self._attempt(substitute)
+            if isinstance(image, Tensor):
+                self._replaced_rows.add(row)
+                warnings.warn(
+                    f"{self._files.path(row)} cannot be decoded and is replaced by "
+                    f"{self._files.path(substitute)}; remove it, or set strict true to stop",
+                    stacklevel=2,
+                )
+                return image
         raise failure
 
-    def _decoded(self, row: int) -> Tensor:
-        return decode_square(self._files.content(row), self._side, self._pixel_range)
+    def _attempt(self, row: int) -> Tensor | Exception:
+        """Decode an image, or return why it is damaged."""
+        try:
+            return decode_square(self._files.content(row), self._side, self._pixel_range)
+        except Exception as error:  # Pillow may raise nearly anything for damaged files, without a number
+            if self._strict or isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
+                raise decoding_error(self._files.path(row), error, strict=self._strict) from error
+            return error
 
 
 def _spread(rows: Tensor, start: int, row: int) -> Iterator[int]:
@@ -241,8 +228,3 @@ def _spread(rows: Tensor, start: int, row: int) -> Iterator[int]:
         offset = len(rows) * int(f"{number:0{bits}b}"[::-1], 2) >> bits
         if (other := int(rows[(start + offset) % len(rows)])) != row:
             yield other
-
-
-def _is_system_error(error: Exception) -> bool:
-    """Return True for an error of the system, after which the image must not be replaced by another one."""
-    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno not in _FILE_ERRORS)

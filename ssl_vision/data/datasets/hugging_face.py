@@ -126,8 +126,6 @@ class HuggingFace(MapData):
     def _splits_by_name(self) -> dict[str, Any]:
         datasets = needed("datasets", extra="huggingface")
         path = Path(self.path).expanduser()
-        if not self.download:
-            datasets.disable_progress_bars()
         try:
             with nullcontext() if self.download else _offline():
                 if any((path / name).is_file() for name in _SAVED):

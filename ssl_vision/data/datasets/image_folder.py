@@ -1,9 +1,8 @@
 """Image files in folders."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,18 +12,11 @@ from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision.data.datasets.decoded import DecodedData, Undecoded
 from ssl_vision.data.images import Images
-from ssl_vision.data.loading.decoding import read_content, squares
-from ssl_vision.data.loading.file_listing import Listing, count_images, list_images
-from ssl_vision.data.loading.fingerprint import (
-    FileRecord,
-    Fingerprint,
-    digest_of_content,
-    digest_of_files,
-)
-from ssl_vision.data.loading.prefetch import prefetched
+from ssl_vision.data.loading.decoding import squares
+from ssl_vision.data.loading.file_listing import Listing, class_of, count_images, list_images
+from ssl_vision.data.loading.fingerprint import digest_of_content, digest_of_files
 from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
-from ssl_vision.progress import tracked
 
 _ON_DISK = 2**36
 """Maximum size of squares that are stored by default."""
@@ -99,7 +91,7 @@ class ImageFolder(DecodedData):
         self.stream = stream
         self.workers = workers
         self._listings: dict[Split, Listing] = {}
-        self._contents: dict[str, str] = {}
+        self._contents: dict[Split, dict[str, str]] = {}
 
     def prepare_data(self) -> None:
         """Write the cache if it is used, in one process per machine.
@@ -132,7 +124,7 @@ class ImageFolder(DecodedData):
             return self._encoded(listing, classes, side=self.image_size, workers=self.workers)
         undecoded = self._undecoded(split)
         images, file, contents = self._stored(undecoded)
-        self._contents |= {undecoded.prefix + name: content for name, content in contents.items()}
+        self._contents[split] = {undecoded.prefix + name: content for name, content in contents.items()}
         names = [class_of(name) for name in contents]
         classes = tuple(sorted({*names} - {""})) if split == "train" else self.classes
         if split != "train":
@@ -145,7 +137,7 @@ class ImageFolder(DecodedData):
         """True if images are decoded for each batch."""
         if self.stream is not None:
             return self.stream
-        return len(self.listing("train").names) * 3 * self.image_size**2 > _ON_DISK
+        return len(self.listing("train").paths) * 3 * self.image_size**2 > _ON_DISK
 
     def has(self, split: Split) -> bool:
         """Return True if a split has a folder; the train split always has one, which may be root.
@@ -181,82 +173,48 @@ class ImageFolder(DecodedData):
             raise InputError(f"no folder for the {_TITLES[name]} split in {self.root}: {advice}")
         return folder
 
-    def fingerprint(self, known: Mapping[str, FileRecord] | None = None) -> Fingerprint:
-        """Compute a digest of the paths and contents of the image files used by `fit`.
+    @property
+    def contents(self) -> dict[str, str]:
+        """Digest of the content of each image used by `fit`, by path; empty if images are not stored."""
+        if self._streams:
+            return {}
+        splits = self._stored_splits("validate")
+        for split in splits:
+            self.split(split)
+        return {path: content for split in splits for path, content in self._contents[split].items()}
+
+    def fingerprint(self) -> str:
+        """Compute a digest of the paths and contents of the image files used by `fit`, which it decodes.
 
         For images that are decoded for each batch, sizes are used instead of contents.
-
-        No image is decoded, and files that were decoded before or whose records are unchanged are not read.
-
-        Args:
-            known: Earlier records by path. Files with unchanged size and modification time are not read
-                again.
 
         Raises:
             InputError: a folder does not exist or contains no images.
         """
+        if not self._streams:
+            return digest_of_files(self.contents)
         splits = self._stored_splits("validate")
-        if self._streams:
-            digests = " ".join(self.listing(split).digest(times=False) for split in splits)
-            return Fingerprint(digest_of_content(digests.encode()), files={}, compared="paths or file sizes")
-        known = known or {}
-        states = {
-            self._prefix(listing) + name: state
-            for listing in map(self.listing, splits)
-            for name, *state in zip(
-                listing.names, listing.sizes.tolist(), listing.modified.tolist(), strict=True
-            )
-        }
-        contents = {path: file.content for path, file in known.items() if states.get(path) == [*file[:2]]}
-        contents |= self._contents
-        unread = [path for path in states if path not in contents]
-        workers = os.cpu_count() or 1
-        read = prefetched(self._content, unread, workers=workers, depth=8 * workers)
-        contents |= zip(unread, tracked(read, "checking", total=len(unread), unit="images"), strict=True)
-        undecodable = {*self.skipped} | {
-            path for path, file in known.items()
-            if not file.decoded and file.content == contents.get(path) and path not in self._contents
-        }  # fmt: skip
-        files = {
-            path: FileRecord(size, modified, contents[path], path not in undecodable)
-            for path, (size, modified) in states.items()
-        }
-        return Fingerprint(digest_of_files(files), files)
-
-    def _content(self, path: str) -> str:
-        try:
-            return digest_of_content(read_content(self.root / path))
-        except OSError:
-            return ""
+        return digest_of_content(" ".join(self.listing(each).digest(times=False) for each in splits).encode())
 
     @cached_property
     def _folders(self) -> "SplitFolders":
         return SplitFolders(self.root, {"train": self.train, "val": self.val_folder, "test": self.test})
 
     def listing(self, split: Split) -> Listing:
-        """Return the listing of a split, which is made only once, and stored only for streaming."""
+        """Return the listing of a split, which is made only once."""
         name: Split = "train" if split == "pretrain" else split
         if name not in self._listings:
             folder = self.folder_of(name)
             others = self._folders.others(folder) if name == "train" else set()
-            self._listings[name] = list_images(folder, but=others, place=self._cache_place())
-            if self._listings[name].stored and not self._streams:
-                self._listings[name] = list_images(folder, but=others)
-            if name == "train":
-                self._report_splits(folder)
+            self._listings[name] = list_images(folder, but=others)
+            if name == "train" and folder.parent == self.root and self.train == NAMES["train"][0]:
+                rest = count_images(self.root, but={folder, *self._folders.others(self.root)})
+                if rest:
+                    rank_zero_warn(
+                        f"{rest:,} images beside {folder}, which is taken as the train split, are left out; "
+                        "--data.train . uses all"
+                    )
         return self._listings[name]
-
-    def _report_splits(self, folder: Path) -> None:
-        """Warn if folders are taken as splits beside other images."""
-        taken = self._folders.taken(folder)
-        rest = count_images(self.root, but=taken) if taken else 0
-        if rest and (count := sum(map(count_images, taken))):
-            names = ", ".join(sorted(path.name for path in taken))
-            others = "trained on" if folder == self.root else "left out; --data.train . uses all"
-            rank_zero_warn(
-                f"{count:,} of {count + rest:,} images below {self.root} are in folders taken as splits "
-                f"({names}), and the others are {others}"
-            )
 
     def _prefix(self, listing: Listing) -> str:
         """Return the path of a listed folder relative to root, to which names of files are added."""
@@ -272,12 +230,6 @@ class ImageFolder(DecodedData):
             lambda: squares(folder, names, side=side, strict=self.strict, pixel_range=self.pixel_range),
             side=side, prefix=self._prefix(listing),
         )  # fmt: skip
-
-
-def class_of(name: str) -> str:
-    """Return the first folder of a relative path; empty for a file directly in the folder."""
-    first, _, rest = name.partition(os.sep)
-    return first if rest else ""
 
 
 def _refuse_other_classes(folder: Path, labels: Collection[str], classes: Collection[str]) -> None:
@@ -344,13 +296,6 @@ class SplitFolders:
                 if not self._is_chosen("train") or not self._is_chosen(split):
                     names |= set(self._matches(split))
         return {self._inside(self.root / name) for name in names}
-
-    def taken(self, folder: Path) -> set[Path]:
-        """Return the directories that are taken as splits, given that of train; empty if that is chosen."""
-        if folder.resolve() == self.root.resolve():
-            return {path for path in self.others(folder) if path.is_dir()}
-        names = [] if self._is_chosen("train") else chain(self.chosen.values(), *map(self._matches, NAMES))
-        return {self.root / name for name in names if (self.root / name).is_dir()}
 
     def _inside(self, folder: Path) -> Path:
         """Return a directory as a path below root, however it is written, if it is inside root."""

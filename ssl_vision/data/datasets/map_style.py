@@ -151,10 +151,6 @@ class MapData(DecodedData):
             raise InputError(f"the classes of {self.title}'s {split} split are not those of train")
         return Images(stored.images, labels, classes, file=stored.file)
 
-    def folder_of(self, split: Split) -> Path | None:
-        """Return the root, or None for data without a directory."""
-        return self.root if self._has_root else None
-
     def _dataset(self, split: Split) -> MapDataset:
         if split not in self._open:
             self._open[split] = dataset = self.open(split)

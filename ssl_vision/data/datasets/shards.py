@@ -3,39 +3,36 @@
 import hashlib
 import json
 import os
+import secrets
 import tarfile
 import warnings
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ssl_vision.data.datasets.encoded import EncodedData
 from ssl_vision.data.images import Images
-from ssl_vision.data.loading.file_listing import (
-    EXTENSIONS,
-    Arrays,
-    Integers,
-    Names,
-    is_image_name,
-    load_arrays,
-    store_arrays,
-)
-from ssl_vision.data.loading.fingerprint import FileRecord, Fingerprint, digest_of_content
+from ssl_vision.data.loading.file_listing import EXTENSIONS, Integers, digest_of, is_image_name, packed
+from ssl_vision.data.loading.fingerprint import digest_of_content
 from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked
 
-_VERSION = 5
+_VERSION = 6
 _OPTIONS = {
     "pretrain": "--data.train", "train": "--data.train", "val": "--data.val_files", "test": "--data.test",
 }  # fmt: skip
 _DIGITS = 6
 """Largest number of digits of a label that is the position of a class and not its name."""
+
+Arrays = dict[str, NDArray[Any]]
+"""Arrays by name."""
 
 
 class Shards(EncodedData):
@@ -143,17 +140,14 @@ class Shards(EncodedData):
         classes = self.index("train").classes
         return self._encoded(self.index(split), classes, side=self.image_size, workers=self.workers)
 
-    def fingerprint(self, known: Mapping[str, FileRecord] | None = None) -> Fingerprint:
+    def fingerprint(self) -> str:
         """Compute a digest of the names, sizes and labels of the images used by `fit`.
-
-        Args:
-            known: Not used.
 
         Raises:
             InputError: there are no tar files or images.
         """
         digests = " ".join(self.index(split).digest(times=False) for split in self._stored_splits("validate"))
-        return Fingerprint(digest_of_content(digests.encode()), files={}, compared="names, sizes or labels")
+        return digest_of_content(digests.encode())
 
     def _paths(self, split: Split) -> list[Path]:
         pattern = self.patterns[split]
@@ -179,7 +173,7 @@ class TarIndex:
     Args:
         paths: Paths of the tar files.
         shards: Index in `paths` of the tar file of each image, (N,).
-        names: Path of each image within its tar file.
+        names: Encoded path of each image within its tar file.
         offsets: Position of the first byte of each image in its tar file.
         sizes: Size of each image in bytes.
         labels: Class index of each image, (N,); -1 for images without a label.
@@ -189,7 +183,7 @@ class TarIndex:
 
     paths: tuple[Path, ...]
     shards: Integers
-    names: Names
+    names: NDArray[np.bytes_]
     offsets: Integers
     sizes: Integers
     labels: Integers
@@ -198,7 +192,7 @@ class TarIndex:
 
     def path(self, row: int) -> str:
         """Return the tar file and the member of an image."""
-        return f"{self.paths[int(self.shards[row])]}/{self.names[row]}"
+        return f"{self.paths[int(self.shards[row])]}/{os.fsdecode(self.names[row])}"
 
     def content(self, row: int) -> bytes:
         """Read a compressed image.
@@ -218,11 +212,8 @@ class TarIndex:
         Args:
             times: Include the sizes and modification times of the tar files, which a copy may not share.
         """
-        digest = hashlib.sha256(self.names.packed.data)
-        for numbers in (self.sizes, self.labels, *([self.states] if times else [])):
-            digest.update(numbers.data)
-        digest.update(repr(self.classes).encode())
-        return digest.hexdigest()[:16]
+        numbers = self.sizes, self.labels, *([self.states] if times else [])
+        return digest_of(self.names, *numbers, about=repr(self.classes))
 
 
 def index_tars(paths: Sequence[Path], *, place: Path, label_key: str) -> TarIndex:
@@ -249,25 +240,26 @@ def index_tars(paths: Sequence[Path], *, place: Path, label_key: str) -> TarInde
         raise InputError(f"{error.filename} cannot be read ({error.strerror})") from error
     key = repr((_VERSION, label_key, [os.path.relpath(path, place) for path in paths]))
     file = place / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.index"
-    arrays = load_arrays(file, ("shards", "names", "offsets", "sizes", "labels", "classes", "states"))
+    arrays = load_arrays(file)
     if arrays is None or not np.array_equal(arrays["states"], states):
         arrays = _index_arrays(paths, label_key) | {"states": states}
         store_arrays(file, arrays)
-    packed = {name: Names(arrays.pop(name)) for name in ("names", "classes")}
-    return TarIndex(tuple(paths), names=packed["names"], classes=tuple(packed["classes"]), **arrays)
+    classes = tuple(map(os.fsdecode, arrays.pop("classes").tolist()))
+    return TarIndex(tuple(paths), classes=classes, **arrays)
 
 
 def _index_arrays(paths: Sequence[Path], label_key: str) -> Arrays:
     """Index tar files; the arrays are the fields of `TarIndex`."""
-    rows, packed, positions, left_out = array("q"), bytearray(), dict[str, int](), list[str]()
+    rows: list[tuple[int, int, int, int]] = []
+    names, positions, left_out = list[str](), dict[str, int](), list[str]()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         indexed = pool.map(lambda path: _samples(path, label_key, left_out), paths)
         for shard, samples in enumerate(tracked(indexed, "indexing", total=len(paths), unit="shards")):
             for name, offset, size, label in samples:
-                packed += os.fsencode(name) + b"\0"
+                names.append(name)
                 position = positions.setdefault(label, len(positions)) if label else -1
-                rows.extend((shard, offset, size, position))
-    if not packed:
+                rows.append((shard, offset, size, position))
+    if not names:
         raise InputError(f"no images in {paths[0]} and {len(paths) - 1} more tar files")
     if left_out:
         warnings.warn(
@@ -275,7 +267,7 @@ def _index_arrays(paths: Sequence[Path], label_key: str) -> Arrays:
             f"dot in its file name, of these types: {' '.join(sorted(EXTENSIONS))}",
             stacklevel=4,
         )
-    shards, offsets, sizes, labels = np.frombuffer(rows, dtype=np.int64).reshape(-1, 4).T.copy()
+    shards, offsets, sizes, labels = np.array(rows).T.copy()
     numbers = {label: int(label) for label in positions if label.isdecimal() and len(label) <= _DIGITS}
     largest = max(numbers.values(), default=-1)
     if len(numbers) == len(positions) and largest < len(labels):
@@ -286,7 +278,7 @@ def _index_arrays(paths: Sequence[Path], label_key: str) -> Arrays:
     order = np.array([*(numbers[label] for label in positions), -1])
     return {
         "shards": shards, "offsets": offsets, "sizes": sizes, "labels": order[labels],
-        "names": np.frombuffer(packed, dtype=np.uint8), "classes": Names.of(classes).packed,
+        "names": packed(names), "classes": packed(classes),
     }  # fmt: skip
 
 
@@ -317,7 +309,7 @@ def _samples(path: Path, label_key: str, left_out: list[str]) -> list[_Sample]:
                     left_out.append(f"{path}/{name}")
                 else:
                     label = name.partition("/")[0] if "/" in name else ""
-                    images[sample] = _Sample(_checked(name), member.offset_data, member.size, _checked(label))
+                    images[sample] = _Sample(name, member.offset_data, member.size, label)
             assert tar.fileobj is not None
             tar.fileobj.seek(tar.offset)
             block = tar.fileobj.read(tarfile.BLOCKSIZE)  # where tarfile stops without an error
@@ -340,13 +332,27 @@ def _stated_label(member: str, content: bytes, key: str | None) -> str | None:
             text = str(value)
         if text.startswith("-") and text[1:].isdecimal() and text != "-1":
             raise ValueError(f"label {text} is below -1, which means no label")
-        return "" if text == "-1" else _checked(text)
+        return "" if text == "-1" else text
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{member}: {error}") from error
 
 
-def _checked(text: str) -> str:
-    """Return a name that can be packed."""
-    if b"\0" in os.fsencode(text):
-        raise ValueError(f"{text!r} contains a zero byte")
-    return text
+def load_arrays(file: Path) -> Arrays | None:
+    """Return the arrays of a file; None if there is no such file, or it is damaged."""
+    try:
+        with np.load(file) as stored:
+            return dict(stored) if stored.zip.testzip() is None else None
+    except Exception:  # NumPy may raise nearly anything for damaged files
+        return None
+
+
+def store_arrays(file: Path, arrays: Arrays) -> None:
+    """Write arrays to a file, which is renamed when it is complete, if its directory is writable."""
+    partial = file.with_name(f"{file.name}.{secrets.token_hex(4)}.partial")
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as out:
+            np.savez(out, allow_pickle=False, **arrays)
+        os.replace(partial, file)
+    with suppress(OSError):
+        partial.unlink(missing_ok=True)

@@ -2,8 +2,6 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 
@@ -14,45 +12,11 @@ _ROWS = 256
 _SAMPLE = 2**28
 
 
-class FileRecord(NamedTuple):
-    """Record of an image file.
-
-    Attributes:
-        size: Size in bytes; -1 if the file does not exist.
-        modified: Modification time in nanoseconds since 1970.
-        content: First 16 hexadecimal digits of the SHA-256 digest; empty if the file cannot be read.
-        decoded: False if the file cannot be decoded and is therefore not part of the data set.
-    """
-
-    size: int
-    modified: int
-    content: str
-    decoded: bool = True
-
-
-@dataclass(frozen=True)
-class Fingerprint:
-    """Digest of the images of a data set, with records of its files.
-
-    Args:
-        digest: 16 hexadecimal digits, equal for equal images.
-        files: Records of the image files by path; empty if the files themselves are not compared.
-        compared: What the digest is computed from, for messages.
-    """
-
-    digest: str
-    files: Mapping[str, FileRecord]
-    compared: str = "pixels or labels"
-
-
-def digest_of_files(files: Mapping[str, FileRecord]) -> str:
-    """Return 16 hexadecimal digits of the paths and contents of all decoded files.
-
-    Sizes, times and the order of `files` do not matter, so that a copy of a directory has the same digest.
-    """
+def digest_of_files(contents: Mapping[str, str]) -> str:
+    """Return 16 hexadecimal digits of the paths of files and the digests of their contents, in any order."""
     digest = hashlib.sha256()
-    for path in sorted(path for path, file in files.items() if file.decoded):
-        digest.update(f"{path}\0{files[path].content}\n".encode(errors="surrogateescape"))
+    for path in sorted(contents):
+        digest.update(f"{path}\0{contents[path]}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()[:_DIGITS]
 
 
@@ -89,13 +53,11 @@ def digest_of_splits(splits: Mapping[str, Images]) -> str:
     return digest.hexdigest()[:_DIGITS]
 
 
-def changes(before: Mapping[str, FileRecord], now: Mapping[str, FileRecord]) -> str:
-    """Describe the changes of a data set, such as "2 were removed (such as cat/1.png)".
+def changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """Describe the changes of the contents of files by path, such as "2 were removed (such as cat/1.png)".
 
-    Files that cannot be decoded are ignored. The description is empty if nothing has changed.
+    The description is empty if nothing has changed.
     """
-    old = {path: file.content for path, file in before.items() if file.decoded}
-    new = {path: file.content for path, file in now.items() if file.decoded}
     kinds = {
         "removed": sorted(old.keys() - new.keys()),
         "added": sorted(new.keys() - old.keys()),

@@ -174,7 +174,7 @@ class Batches:
             yield rows[start:stop].tensor_split(self._world_size)[self._rank]
 
     def _batch(self, rows: Tensor) -> Batch:
-        images, labels = self.data.at(rows, pin=self._pin), self.data.labels_read(rows)
+        images, labels = self.data.at(rows, pin=self._pin), self.data.labels[rows]
         return Batch(images, *(each.pin_memory() if self._pin else each for each in (labels, rows)))
 
 

@@ -81,7 +81,7 @@ class _BatchesOfRows(Dataset[_Decoded]):
                 images = self.data.at(rows)
             except InputError as error:
                 return _Decoded(None, [str(error)])
-        batch = Batch(images, self.data.labels_read(rows), rows)
+        batch = Batch(images, self.data.labels[rows], rows)
         return _Decoded(batch, [str(each.message) for each in caught], self.data.replaced - before)
 
 
