@@ -168,7 +168,7 @@ CAPS = {
     "export": (610, 5),
     "methods": (952, 15),
     "metrics": (1059, 12),
-    "objectives": (2058, 19),
+    "objectives": (2034, 19),
     "pretrained": (304, 4),
     "runs": (1441, 12),
     "tracking": (257, 3),
