@@ -166,7 +166,7 @@ CAPS = {
     "experiments/reproduce": (564, 4),
     "experiments/sweeps": (1384, 8),
     "export": (610, 5),
-    "methods": (952, 15),
+    "methods": (945, 13),
     "metrics": (1059, 12),
     "objectives": (2034, 19),
     "pretrained": (304, 4),
