@@ -167,7 +167,7 @@ CAPS = {
     "experiments/sweeps": (1384, 8),
     "export": (610, 5),
     "methods": (945, 13),
-    "metrics": (1059, 12),
+    "metrics": (1054, 12),
     "objectives": (2034, 19),
     "pretrained": (304, 4),
     "runs": (1441, 12),
