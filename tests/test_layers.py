@@ -168,7 +168,7 @@ CAPS = {
     "export": (610, 5),
     "methods": (945, 13),
     "metrics": (1054, 12),
-    "objectives": (2034, 19),
+    "objectives": (2023, 19),
     "pretrained": (304, 4),
     "runs": (1441, 12),
     "tracking": (257, 3),
