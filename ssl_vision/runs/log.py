@@ -2,7 +2,6 @@
 
 import csv
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -82,22 +81,17 @@ class RunLog(Logger):
             table.sync()
 
     @rank_zero_only
-    def keep_until(self, step: int, every: int = 0) -> None:
-        """Drop the rows from ``step`` on from all files; warn about earlier rows that are missing.
+    def keep_until(self, step: int) -> None:
+        """Drop the rows from ``step`` on from all files.
 
         A continued run calls this with the step that it continues from, a new one with 0, so that each step
         is logged only once.
 
         Args:
             step: first step that is trained.
-            every: number of steps between two rows of ``metrics.csv``; 0 omits the check.
         """
         for table in self._tables.values():
             table.keep_until(step)
-        expected = set(range(every - 1, step, every)) if every else set()
-        if missing := sorted(expected - self._tables[self._path.name].steps):
-            steps = f"{len(missing)} rows between the steps {missing[0]} and {missing[-1]}"
-            warnings.warn(f"{self._path} lacks {steps}, which are trained already", stacklevel=2)
 
 
 class _Table:
@@ -109,10 +103,6 @@ class _Table:
         self._rows: list[Row] = []
         self._last = 0  # byte at which the last row begins
         self._unsynced = False
-
-    @property
-    def steps(self) -> set[int]:
-        return {int(row["step"]) for row in self._rows}
 
     def add(self, row: Row) -> None:
         new_columns = [key for key in row if key not in self._columns]
