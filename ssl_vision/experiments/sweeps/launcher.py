@@ -17,7 +17,6 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from ssl_vision.errors import InputError
 from ssl_vision.optional import needed
-from ssl_vision.runs.files import appended
 from ssl_vision.runs.lock import HELD, Lock
 
 _PR_SET_PDEATHSIG = 1
@@ -53,7 +52,7 @@ class Process:
         common = {key: value for key, value in os.environ.items() if key != _OF_ONE_RUN}
         shared = {} if lock is None else {HELD: str(lock.path.absolute())}
         inherited = [] if lock is None else [lock.share()]
-        with appended(log) as output:
+        with log.open("ab") as output:
             output.write(f"$ {shlex.join(command)}\n".encode())
             output.flush()
             self._begin = output.tell()
