@@ -155,7 +155,7 @@ def test_getattr_and_hasattr_are_used_only_in_listed_files():
 
 CAPS = {
     "": (726, 13),
-    "callbacks": (698, 8),
+    "callbacks": (665, 8),
     "cli": (1510, 16),
     "data": (2872, 26),
     "encoders": (281, 4),
@@ -164,13 +164,13 @@ CAPS = {
     "experiments/compare": (1007, 8),
     "experiments/report": (2170, 13),
     "experiments/reproduce": (515, 4),
-    "experiments/sweeps": (1238, 8),
+    "experiments/sweeps": (1237, 8),
     "export": (591, 5),
-    "methods": (997, 15),
-    "metrics": (1059, 12),
-    "objectives": (2058, 19),
+    "methods": (945, 13),
+    "metrics": (1054, 12),
+    "objectives": (2023, 19),
     "pretrained": (292, 4),
-    "runs": (1487, 12),
+    "runs": (1419, 12),
     "tracking": (214, 3),
 }
 """Most code lines (benchmarks/code_lines.py) and most Python files of each folder, which may only fall.

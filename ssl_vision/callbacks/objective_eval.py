@@ -12,7 +12,7 @@ import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor, nn
 
-from ssl_vision.callbacks.objective_statistics import is_due, objective_at, submodule_at, warn_if_too_short
+from ssl_vision.callbacks.objective_statistics import is_due, objective_at, submodule_at
 from ssl_vision.data import Batch
 from ssl_vision.errors import InputError, check
 from ssl_vision.lightning_private import step_of_next_row
@@ -139,10 +139,9 @@ class ObjectiveEvaluation(pl.Callback):
         self._inputs = ObjectiveInputs(pl_module, self.path)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Remove the hook, and warn if the run was too short."""
+        """Remove the hook."""
         if self._inputs is not None:
             self._inputs.remove()
-        warn_if_too_short(trainer, self, self.every)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -189,7 +188,7 @@ class GradientDiagnostics(ObjectiveEvaluation):
     each measures its own images, and the means are logged.
 
     Args:
-        every: steps between measurements; a run with fewer steps logs nothing and warns at its end.
+        every: steps between measurements; a run with fewer steps logs nothing.
         images: maximum M.
         objective: submodule path of the training objective.
 
@@ -265,7 +264,7 @@ class ShadowObjectives(ObjectiveEvaluation):
 
     Args:
         objectives: the objectives to evaluate.
-        every: steps between measurements; a run with fewer steps logs nothing and warns at its end.
+        every: steps between measurements; a run with fewer steps logs nothing.
         objective: submodule path of the training objective.
 
     Raises:

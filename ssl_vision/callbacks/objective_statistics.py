@@ -6,7 +6,6 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import Logger
-from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from ssl_vision.descriptions import DescribedMetric
@@ -53,20 +52,11 @@ def is_due(trainer: pl.Trainer, every: int, batch_idx: int) -> bool:
     return bool(every) and not accumulated and trainer.global_step % every == 0
 
 
-def warn_if_too_short(trainer: pl.Trainer, callback: pl.Callback, every: int, option: str = "every") -> None:
-    """Warn at the end of a run that has fewer steps than a callback's interval, which ``option`` sets."""
-    if trainer.global_step < every:
-        rank_zero_warn(
-            f"{type(callback).__name__} logged nothing: {option} is {every}, and the run has only "
-            f"{trainer.global_step} steps"
-        )
-
-
 class ObjectiveStatistics(pl.Callback):
     """Logs the objective's ``statistics()``: ``train/temperature``, ``train/alignment``, ``train/weight_…``.
 
-    They are computed only at the steps that the trainer logs (``trainer.log_every_n_steps``). A run with
-    fewer steps warns at its end. Nothing is logged for a module that is not an `Objective`.
+    They are computed only at the steps that the trainer logs (``trainer.log_every_n_steps``). Nothing is
+    logged for a module that is not an `Objective`.
 
     Args:
         objective: submodule path of the training objective.
@@ -92,11 +82,6 @@ class ObjectiveStatistics(pl.Callback):
             values = torch.stack(list(statistics.values())).cpu()
             for key, value in zip(statistics, values, strict=True):
                 pl_module.log(f"train/{key}", value, prog_bar=key == "temperature")
-
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Warn if the run was too short."""
-        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        warn_if_too_short(trainer, self, every, "log_every_n_steps")
 
 
 class TrainingTemperature(DescribedMetric):

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
-from ssl_vision.callbacks.objective_statistics import is_logged, objective_at
-from ssl_vision.data import Batch
+from ssl_vision.callbacks.objective_statistics import is_logged
 from ssl_vision.errors import check
 from ssl_vision.methods.optimizer import not_finite, skips_on_device
 
@@ -30,8 +29,6 @@ class SkipNonFiniteSteps(pl.Callback):
 
     Args:
         patience: steps in a row that may be skipped before the run ends.
-        objective: submodule path of the training objective, whose temperature the message states; None leaves
-            it out.
 
     Raises:
         ValueError: patience is below 1.
@@ -39,17 +36,16 @@ class SkipNonFiniteSteps(pl.Callback):
 
     Example:
         >>> import pytorch_lightning as pl
-        >>> callback = SkipNonFiniteSteps(patience=10, objective="criterion")
+        >>> callback = SkipNonFiniteSteps(patience=10)
         >>> trainer = pl.Trainer(callbacks=[callback], logger=False, enable_checkpointing=False)
     """
 
-    def __init__(self, patience: int = 10, objective: str | None = None) -> None:
+    def __init__(self, patience: int = 10) -> None:
         check("patience", patience, at_least=1)
-        self.patience, self.path = patience, objective
+        self.patience = patience
         self.skipped = 0
         self._bad_loss: Tensor | None = None
         self._bad_step: Tensor | None = None
-        self._images = torch.empty(0)
         self._counts = torch.zeros(2)
         self._buffers: list[Tensor] = []
         self._finite: list[Tensor] = []
@@ -93,11 +89,10 @@ class SkipNonFiniteSteps(pl.Callback):
             return
         self._counts[1].mul_(nonfinite)  # in a row
         self._counts.add_(nonfinite)
-        self._images = batch.indices if isinstance(batch, Batch) else torch.empty(0)
         if is_logged(trainer):
             self._check_and_log(trainer, pl_module)
         elif pl_module.device.type == "cpu":
-            self._check_counts(trainer, pl_module)
+            self._check_counts(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the count, which includes steps since the last logged one."""
@@ -106,22 +101,22 @@ class SkipNonFiniteSteps(pl.Callback):
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check the counts, so that BatchNorm's statistics are finite during validation."""
         if not trainer.sanity_checking:
-            self._check_counts(trainer, pl_module)
+            self._check_counts(trainer)
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Check the counts, so that the checkpoint, which shares the network's tensors, is finite."""
-        self._check_counts(trainer, pl_module)
+        self._check_counts(trainer)
         if self.state_key in checkpoint.get("callbacks", {}):
             checkpoint["callbacks"][self.state_key] = self.state_dict()
 
     def _check_and_log(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._check_counts(trainer, pl_module)
+        self._check_counts(trainer)
         if self.skipped:
             pl_module.log("train/skipped_steps", torch.tensor(float(self.skipped)), prog_bar=True)
 
-    def _check_counts(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def _check_counts(self, trainer: pl.Trainer) -> None:
         total, consecutive = (int(count) for count in self._counts.tolist())
         self._counts[0].zero_()
         destination, source = (self._buffers, self._finite) if total else (self._finite, self._buffers)
@@ -130,14 +125,7 @@ class SkipNonFiniteSteps(pl.Callback):
         if not total:
             return
         self.skipped += total
-        indices = self._images.tolist()
-        images = ", ".join(map(str, indices[:8])) + (", …" if len(indices) > 8 else "")
-        details = [f"images {images}"] if indices else []
-        statistics = {} if self.path is None else objective_at(pl_module, self.path).statistics()
-        if "temperature" in statistics:
-            details.append(f"temperature {float(statistics['temperature']):g}")
         problem = f"at step {trainer.global_step} the loss or a gradient is not finite"
-        problem += f" ({'; '.join(details)})" if details else ""
         if consecutive < self.patience:
             warnings.warn(f"{problem}: the update is skipped, {self.skipped} so far", stacklevel=2)
             return

@@ -196,7 +196,7 @@ class FitCLI(LightningCLI):
         callbacks: list[pl.Callback] = [*own_callbacks, objects.metrics]
         callbacks += [StepSeeds(torch.initial_seed()), Times(), Memory()]
         callbacks += [ObjectiveStatistics(), WeightHistogram(log)] if has_objective else []
-        callbacks += [SkipNonFiniteSteps(objects.patience, objective="objective" if has_objective else None)]
+        callbacks += [SkipNonFiniteSteps(objects.patience)]
         callbacks += [OnlineProbe()] if objects.online_probe else []
         callbacks += [GradientDiagnostics()] if objects.gradients else []
         epochs, steps = objects.save_every_n_epochs, objects.save_every_n_steps

@@ -2,13 +2,11 @@
 
 from ssl_vision.methods.method import Method
 from ssl_vision.methods.moco import MoCo
-from ssl_vision.methods.moco_v3 import MoCoV3
 from ssl_vision.methods.momentum import MomentumMethod
 from ssl_vision.methods.optimizer import OptimizerRule
 from ssl_vision.methods.outputs import Layers, ViewOutputs
-from ssl_vision.methods.simclr import SimCLR
-from ssl_vision.methods.simco import SimCo
-from ssl_vision.methods.simmoco import SimMoCo
+from ssl_vision.methods.simclr import SimCLR, SimCo
+from ssl_vision.methods.simmoco import MoCoV3, SimMoCo
 
 __all__ = [
     "Layers",

@@ -1,11 +1,9 @@
 """Checks of the parts of a method before training, which name the option to change."""
 
 import inspect
-from collections.abc import Mapping
 from typing import Any
 
 from pytorch_lightning.utilities import rank_zero_warn
-from torch import Tensor
 
 from ssl_vision.data.module import ImageData
 from ssl_vision.encoders import Encoder, Timm, measure_num_features
@@ -74,21 +72,6 @@ def prepare_objective(method: Any, data: ImageData | None, *, shallow: int | Non
         )
 
 
-def check_loss(loss: Tensor, method: Any) -> None:
-    """Check that the loss of a batch can be trained with.
-
-    Raises:
-        InputError: the loss is not a scalar, or does not depend on the weights.
-    """
-    if loss.numel() != 1 or not loss.requires_grad:
-        own, objective = type(method).__name__, type(method.objective).__name__
-        problem = "has no gradient" if loss.numel() == 1 else f"has shape {tuple(loss.shape)}"
-        raise InputError(
-            f"the loss of {own} with {objective} {problem}: "
-            "it must be a scalar that depends on the embeddings"
-        )
-
-
 def check_images(encoder: Encoder, data: ImageData) -> None:
     """Check that an encoder accepts images of the sizes and the number of channels of the views.
 
@@ -112,29 +95,3 @@ def check_images(encoder: Encoder, data: ImageData) -> None:
             measure_num_features(encoder, smaller, channels)
         except ValueError as error:
             raise InputError(f"data.progressive_resizing to {smaller}: {error}") from error
-
-
-def check_shapes(stored: Mapping[str, Tensor], own: Mapping[str, Tensor], *, method: str) -> None:
-    """Check that the shapes of a checkpoint's tensors are those of a model.
-
-    Args:
-        stored: tensors of the checkpoint.
-        own: tensors of the model.
-        method: name of the method's class, for the message.
-
-    Raises:
-        InputError: a shape differs, such as that of a memory bank if the number of images has changed.
-    """
-    for name, tensor in stored.items():
-        if name in own and own[name].shape != tensor.shape:
-            memory = name.startswith("objective.") and len(own[name]) != len(tensor)
-            raise InputError(
-                f"the checkpoint's {name} has shape {tuple(tensor.shape)}, the model's "
-                f"{tuple(own[name].shape)}: "
-                + (
-                    "train on as many images as before"
-                    if memory
-                    else "give the encoder and the sizes with which it was trained, as in "
-                    f"{method}.load_from_checkpoint(FILE, encoder=…)"
-                )
-            )

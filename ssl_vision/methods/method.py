@@ -21,13 +21,7 @@ from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.encoders import Encoder, ResNet, as_encoder, build, floating_dtype
 from ssl_vision.errors import InputError, check, check_choice
 from ssl_vision.lightning_private import create_train_loader
-from ssl_vision.methods.checks import (
-    check_images,
-    check_loss,
-    check_objective,
-    check_shapes,
-    prepare_objective,
-)
+from ssl_vision.methods.checks import check_images, check_objective, prepare_objective
 from ssl_vision.methods.cuda_graph import GraphedTraining, count_step
 from ssl_vision.methods.optimizer import OptimizerRule
 from ssl_vision.methods.outputs import Layers, ViewOutputs
@@ -307,8 +301,6 @@ class Method(pl.LightningModule, ABC):
         self._equal_shares = isinstance(loader, Batches) and loader.equal_shares
         if self.cuda_graph:
             self._graphed = GraphedTraining.of_run(self)
-        else:
-            GraphedTraining.suggest(self)
 
     def on_train_epoch_start(self) -> None:
         """Set the epoch of the objective, of frozen encoders and of the CUDA graph."""
@@ -335,9 +327,7 @@ class Method(pl.LightningModule, ABC):
             count_step(self)
             return loss
         with equal_shares(self._equal_shares):
-            loss = self.compiled_loss(batch)
-        check_loss(loss, self)
-        return loss
+            return self.compiled_loss(batch)
 
     def compiled_loss(self, batch: Batch) -> Tensor:
         """Compute `loss`, compiled as a whole if ``compile_loss`` is set and it can be traced."""
@@ -438,12 +428,7 @@ class Method(pl.LightningModule, ABC):
             checkpoint["objective_buffers"] = unsaved
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Load non-persistent buffers of the objective, and check that the tensors' shapes are the model's.
-
-        Raises:
-            InputError: a shape differs, such as that of a memory bank if the number of images has changed.
-        """
-        check_shapes(checkpoint["state_dict"], self.state_dict(), method=type(self).__name__)
+        """Load non-persistent buffers of the objective."""
         saved = checkpoint.get("objective_buffers", {})
         for name, buffer in list(self.named_buffers()):
             if name in saved:

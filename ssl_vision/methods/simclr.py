@@ -1,9 +1,12 @@
-"""SimCLR: an objective on the embeddings of two views by one network."""
+"""SimCLR and SimCo: an objective on the embeddings of two views by one network."""
+
+from typing import Any, Literal
 
 from torch import Tensor
 
 from ssl_vision.data.images import Batch
 from ssl_vision.methods.method import Method
+from ssl_vision.objectives import DualTemperature
 
 
 class SimCLR(Method):
@@ -32,3 +35,25 @@ class SimCLR(Method):
         outputs = self.embed_views(batch.views)
         loss: Tensor = self.objective(*outputs.embeddings, **self.objective_inputs(batch, outputs))
         return loss
+
+
+class SimCo(SimCLR):
+    """MoCo without a queue and a momentum network (Zhang et al. 2022).
+
+    This is `SimCLR` with the paper's defaults: dual temperature, negatives from the other view only, and
+    BatchNorm over each view.
+
+    Args:
+        bn: as in `Method`.
+        **options: those of `Method`.
+
+    Example:
+        >>> SimCo(seed=0).objective.pairs
+        'cross'
+    """
+
+    default_objective = DualTemperature
+    pairs = ("cross", "keys")
+
+    def __init__(self, *, bn: Literal["joint", "per_view"] = "per_view", **options: Any) -> None:
+        super().__init__(bn=bn, **options)

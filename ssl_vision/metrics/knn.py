@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ssl_vision.errors import check, check_choice
-from ssl_vision.metrics.neighbours import Neighbours, nearest
+from ssl_vision.metrics.neighbours import Neighbours, nearest, without_own_row
 from ssl_vision.metrics.rows import (
     UNLABELLED,
     Features,
@@ -19,8 +19,6 @@ from ssl_vision.metrics.rows import (
     joined,
     select,
 )
-
-TOP = 5
 
 
 def vote(
@@ -154,8 +152,6 @@ class KNNScore:
     """Temperature T of the weighted vote exp(s/T); None for the majority vote."""
     top1: float
     """Share of labelled queries whose class has the best score, in [0, 1]."""
-    top5: float | None
-    """Share of labelled queries whose class is among the best five; None with fewer than five classes."""
     correct: Tensor = field(compare=False, repr=False)
     """Which of the n labelled queries have their true class as the best one, bool of shape (n,)."""
 
@@ -235,23 +231,15 @@ def knn_table(
     searched = increasing[-1] + leave_one_out
     neighbours = nearest(queries, bank, k=searched, backend=backend, metric=metric, dtype=dtype)
     if leave_one_out:
-        neighbours = _without_own_row(neighbours)
+        neighbours = without_own_row(neighbours)
     table = []
     for temperature in temperatures:
         scores = votes(neighbours, labels, num_classes, ks=increasing, temperature=temperature)
         ranks = {k: true_rank(score, truth) for k, score in zip(increasing, scores, strict=True)}
         for k in used:
-            top1, top5 = ((ranks[k] < top).double().mean().item() for top in (1, TOP))
-            table.append(KNNScore(k, temperature, top1, top5 if num_classes >= TOP else None, ranks[k] < 1))
+            correct = ranks[k] == 0
+            table.append(KNNScore(k, temperature, correct.double().mean().item(), correct))
     return table
-
-
-def _without_own_row(neighbours: Neighbours) -> Neighbours:
-    """Remove each query's own row, or the last neighbour if equal rows before it displace the own one."""
-    index = neighbours.index
-    removed = index == torch.arange(len(index), device=index.device)[:, None]
-    removed[:, -1] |= ~removed.any(dim=1)
-    return Neighbours(*(each[~removed].view(len(index), -1) for each in neighbours))
 
 
 class KNNAccuracy(RepresentationMetric):

@@ -125,10 +125,15 @@ def nearest_others(features: Features, k: int) -> Neighbours:
                 [0],
                 [1]])
     """
-    found = nearest(features, features, k=k + 1)
-    own = found.index == torch.arange(len(features))[:, None]
-    own[:, -1] |= ~own.any(dim=1)  # of more than k equal rows, one may not be its own neighbour
-    return Neighbours(*(each[~own].view(len(features), k) for each in found))
+    return without_own_row(nearest(features, features, k=k + 1))
+
+
+def without_own_row(neighbours: Neighbours) -> Neighbours:
+    """Remove each query's own row, or the last neighbour if equal rows before it displace the own one."""
+    index = neighbours.index
+    own = index == torch.arange(len(index), device=index.device)[:, None]
+    own[:, -1] |= ~own.any(dim=1)
+    return Neighbours(*(each[~own].view(len(index), -1) for each in neighbours))
 
 
 def faiss_kind() -> Literal["gpu", "cpu", "none"]:

@@ -1,7 +1,7 @@
 """The contrastive objective, a temperature rule with a margin loss, and the published ones of this form."""
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -402,11 +402,9 @@ class DCLW(Contrastive):
         *,
         temperature: float | TemperatureRule = 0.1,
         sigma: float = 0.5,
-        pairs: PairSet | None = None,
-        gather: bool = True,
+        **options: Any,
     ) -> None:
-        margin_loss = VonMisesFisher(sigma)
-        super().__init__(temperature=temperature, margin_loss=margin_loss, pairs=pairs, gather=gather)
+        super().__init__(temperature=temperature, margin_loss=VonMisesFisher(sigma), **options)
 
 
 class DualTemperature(Contrastive):
@@ -448,14 +446,12 @@ class DualTemperature(Contrastive):
         *,
         temperature: float | TemperatureRule = 0.1,
         outer_temperature: float = 1.0,
-        pairs: PairSet | None = None,
-        gather: bool = True,
+        **options: Any,
     ) -> None:
-        margin_loss = AtTemperature(outer_temperature)
-        super().__init__(temperature=temperature, margin_loss=margin_loss, pairs=pairs, gather=gather)
+        super().__init__(temperature=temperature, margin_loss=AtTemperature(outer_temperature), **options)
 
 
-class MACL(Contrastive):
+class MACL(_Preset):
     """MACL-a: softplus(d) / sg W at τ_a = τ₀ α^Ā (MACL paper, Eq. 8 and 14; Huang et al. 2023).
 
     W = sigmoid(d) is the weight of an anchor in InfoNCE, sg stops the gradient, and Ā is the alignment of the
@@ -494,15 +490,8 @@ class MACL(Contrastive):
 
     default_margin_loss: ClassVar[type[MarginLoss]] = Reweighted
 
-    def __init__(
-        self,
-        *,
-        temperature: float = 0.1,
-        alpha: float = 2.0,
-        pairs: PairSet | None = None,
-        gather: bool = True,
-    ) -> None:
-        super().__init__(temperature=AlignmentExponential(temperature, alpha), pairs=pairs, gather=gather)
+    def __init__(self, *, temperature: float = 0.1, alpha: float = 2.0, **options: Any) -> None:
+        super().__init__(temperature=AlignmentExponential(temperature, alpha), **options)
 
 
 class MACLc(MACL):
@@ -569,7 +558,7 @@ class AdaptiveInfoNCE(MACL):
     default_margin_loss = Softmax
 
 
-class MACLb(Contrastive):
+class MACLb(_Preset):
     """MACL-b: softplus(d) / sg W at τ_b = τ₀ (1 + β Ā) (MACL paper, Eq. 9 and 14).
 
     Args:
@@ -607,19 +596,12 @@ class MACLb(Contrastive):
     default_margin_loss = Reweighted
 
     def __init__(
-        self,
-        *,
-        temperature: float = 0.1,
-        beta: float = 0.5,
-        minimum: float = 0.01,
-        pairs: PairSet | None = None,
-        gather: bool = True,
+        self, *, temperature: float = 0.1, beta: float = 0.5, minimum: float = 0.01, **options: Any
     ) -> None:
-        rule = AlignmentLinear(temperature, beta, minimum=minimum)
-        super().__init__(temperature=rule, pairs=pairs, gather=gather)
+        super().__init__(temperature=AlignmentLinear(temperature, beta, minimum=minimum), **options)
 
 
-class MACLICML(Contrastive):
+class MACLICML(_Preset):
     """MACL as released with its ICML 2023 version: softplus(d) / sg W at τ₀ (1 + β (Ā − A₀)).
 
     Args:
@@ -664,8 +646,6 @@ class MACLICML(Contrastive):
         beta: float = 0.5,
         threshold: float = 0.0,
         minimum: float = 0.01,
-        pairs: PairSet | None = None,
-        gather: bool = True,
+        **options: Any,
     ) -> None:
-        rule = AlignmentLinear(temperature, beta, threshold, minimum)
-        super().__init__(temperature=rule, pairs=pairs, gather=gather)
+        super().__init__(temperature=AlignmentLinear(temperature, beta, threshold, minimum), **options)

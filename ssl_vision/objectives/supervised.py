@@ -48,14 +48,7 @@ class SupCon(Contrastive):
     required_inputs = ("labels",)
     supported_pairs = PAIRS
 
-    def forward(
-        self,
-        z1: Tensor,
-        z2: Tensor,
-        labels: Tensor | None = None,
-        *,
-        negatives: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, z1: Tensor, z2: Tensor, labels: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """Compute the loss of a batch.
 
         Args:
@@ -63,19 +56,13 @@ class SupCon(Contrastive):
             z2: embeddings of view 2, shape (N, D).
             labels: integers of shape (N,). An image with a negative number has no label, and its other view
                 is its only positive.
-            negatives: must be None, because the negatives are taken from the batch.
 
         Returns:
             A scalar.
 
         Raises:
-            ValueError: the labels are missing or invalid, ``negatives`` is given, or the errors of
-                ``Contrastive``.
+            ValueError: the labels are missing or invalid, or the errors of ``Contrastive``.
         """
-        if negatives is not None:
-            raise ValueError(
-                "negatives must be None: SupCon selects negatives from the batch by their labels"
-            )
         if labels is None or labels.shape != z1.shape[:1] or labels.is_floating_point():
             actual = "none" if labels is None else f"{labels.dtype} of shape {tuple(labels.shape)}"
             raise ValueError(f"labels must be integers of shape ({len(z1)},), got {actual}")

@@ -6,13 +6,14 @@ uniformity in contrastive learning of sentence representations" (the gradient-di
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ssl_vision.errors import check, check_choice
-from ssl_vision.objectives.contrastive import InfoNCE, PairSet
+from ssl_vision.objectives.contrastive import InfoNCE
 from ssl_vision.objectives.distance import DistanceName, angle, distance
 from ssl_vision.objectives.logit_margin import autocast_disabled, normalize, positives
 from ssl_vision.objectives.objective import TwoViews
@@ -199,14 +200,9 @@ class ArcCon(InfoNCE):
     """
 
     def __init__(
-        self,
-        *,
-        temperature: float | TemperatureRule = 0.1,
-        angle: float = 10.0,
-        pairs: PairSet | None = None,
-        gather: bool = True,
+        self, *, temperature: float | TemperatureRule = 0.1, angle: float = 10.0, **options: Any
     ) -> None:
-        super().__init__(temperature=temperature, pairs=pairs, gather=gather)
+        super().__init__(temperature=temperature, **options)
         check("angle", angle, at_least=0, at_most=90)
         self.angle = math.radians(angle)
 

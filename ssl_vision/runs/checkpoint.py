@@ -139,8 +139,8 @@ def _release(version: str) -> tuple[int, ...]:
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes checkpoints to temporary files and renames them when they are complete and on disk.
 
-    If the process is killed or the disk fills up, the previous file remains. If a checkpoint cannot be
-    written, a warning is issued, training continues, and the file that it would have replaced is kept.
+    If the process is killed or the disk fills up, the previous file remains. A checkpoint that cannot be
+    written ends the run.
 
     The file ``last`` is renamed only by `commit`, so that the corresponding rows of metrics.csv can be
     written first. The file that it replaces is kept as ``previous``.
@@ -153,34 +153,23 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def __init__(self, last: Path, previous: Path, check: Callable[[], None] = lambda: None) -> None:
         self.last, self.previous, self.check = last, previous, check
-        self._complete: tuple[Path, dict[str, Any]] | None = None
-        self._unwritten: dict[str, Any] | None = None
-        self._failed = False
+        self._complete: Path | None = None
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Write a checkpoint; warn if it cannot be written."""
+        """Write a checkpoint.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
         self.check()
         target = Path(path)
-        try:
-            partial = _write_partial(checkpoint, target)
-            if target == self.last:
-                self._complete, self._unwritten = (partial, checkpoint), None
-            else:
-                rename(partial, target)
-                self._failed = False
-        except OSError as error:
-            _warn(target, error)
-            if target == self.last:
-                self._unwritten = checkpoint
-            else:
-                self._failed = True
-
-    def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Remove a checkpoint, unless the one that replaces it could not be written."""
-        if not self._failed:
-            super().remove_checkpoint(Path(path))
+        partial = _write_partial(checkpoint, target)
+        if target == self.last:
+            self._complete = partial
+        else:
+            rename(partial, target)
 
     @property
     def waiting(self) -> bool:
@@ -188,51 +177,28 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return self._complete is not None
 
     def commit(self) -> None:
-        """Rename a waiting ``last``, if any; warn if that fails."""
+        """Rename a waiting ``last``, if any.
+
+        Raises:
+            OSError: ``last`` cannot be renamed.
+        """
         if self._complete is None:
             return
         self.check()
-        (partial, checkpoint), self._complete = self._complete, None
-        try:
-            if self.last.exists():
-                self.previous.unlink(missing_ok=True)
-                try:
-                    os.link(self.last, self.previous)
-                except OSError:  # the file system has no hard links
-                    os.replace(self.last, self.previous)
-            rename(partial, self.last)
-        except OSError as error:
-            _warn(self.last, error)
-            self._unwritten = checkpoint
+        partial, self._complete = self._complete, None
+        if self.last.exists():
+            self.previous.unlink(missing_ok=True)
+            try:
+                os.link(self.last, self.previous)
+            except OSError:  # the file system has no hard links
+                os.replace(self.last, self.previous)
+        rename(partial, self.last)
 
     def discard(self) -> None:
         """Delete a ``last`` that waits for `commit`."""
         if self._complete is not None:
-            self._complete[0].unlink(missing_ok=True)
+            self._complete.unlink(missing_ok=True)
             self._complete = None
-
-    def forget(self) -> None:
-        """Give up a ``last`` that could not be written: training will change the tensors in it."""
-        self._unwritten = None
-
-    def finish(self) -> None:
-        """Retry writing a ``last`` that could not be written.
-
-        Raises:
-            OSError: ``last`` cannot be written.
-        """
-        if self._unwritten is None:
-            return
-        checkpoint, self._unwritten = self._unwritten, None
-        try:
-            rename(_write_partial(checkpoint, self.last), self.last)
-        except OSError as error:
-            message = f"{self.last} cannot be written ({error.strerror}): the end of the run is lost"
-            raise OSError(error.errno, message) from error
-
-
-def _warn(target: Path, error: OSError) -> None:
-    warnings.warn(f"{target} cannot be written ({error.strerror}); training continues", stacklevel=3)
 
 
 def _write_partial(checkpoint: dict[str, Any], target: Path) -> Path:
@@ -245,7 +211,8 @@ def _write_partial(checkpoint: dict[str, Any], target: Path) -> Path:
         with partial_file(target, ".partial") as partial, partial.open("wb") as file:
             torch.save(checkpoint, file)
     except RuntimeError as error:
-        if isinstance(error.__context__, OSError):  # torch's error for a full disk
-            raise error.__context__ from None
+        cause = error.__context__
+        if isinstance(cause, OSError):  # torch's error for a full disk
+            raise OSError(cause.errno, cause.strerror, str(target)) from error
         raise
     return partial

@@ -10,7 +10,6 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Checkpoint
-from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.lightning_private import (
@@ -140,7 +139,6 @@ class ResumeCheckpoint(Checkpoint):
     ) -> None:
         """Commit the checkpoint of the previous step and act on a received signal."""
         self._settle(trainer)
-        self.files.forget()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -217,10 +215,10 @@ class ResumeCheckpoint(Checkpoint):
             self._save(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Commit the last checkpoint; fail if it cannot be written."""
+        """Flush the log to disk, and commit the last checkpoint."""
         self.interruption.stop_listening()
-        self._commit(trainer)
-        self._finish(trainer)
+        _sync(trainer)
+        self.files.commit()
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
@@ -231,11 +229,8 @@ class ResumeCheckpoint(Checkpoint):
             return
         if self._before_validation is not None:
             self.files.discard()
-        self._commit(trainer)
-        try:
-            self._finish(trainer)
-        except OSError as error:
-            rank_zero_warn(str(error.strerror))
+        _sync(trainer)
+        self.files.commit()
 
     def _validate_if_last(self, trainer: pl.Trainer, batches: int) -> None:
         """Have Lightning validate after this batch if the last epoch ends with it.
@@ -257,17 +252,10 @@ class ResumeCheckpoint(Checkpoint):
             _sync(trainer)
             self.files.commit()
 
-    def _finish(self, trainer: pl.Trainer) -> None:
-        """Flush the log to disk, and write a checkpoint that could not be written before."""
-        _sync(trainer)
-        self.files.finish()
-
     def _settle(self, trainer: pl.Trainer) -> None:
         """Commit a waiting checkpoint, then act on a received signal."""
         self._commit(trainer)
         number, self._signal = self._signal, 0
-        if number in _ENDS:
-            self._finish(trainer)
         self.interruption.act(number)
         if number:  # Lightning's requeue checkpoint is a copy of last.ckpt
             remove_requeued(self.folder)

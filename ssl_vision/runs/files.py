@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import yaml
 
@@ -114,18 +114,6 @@ def read_csv(path: Path) -> tuple[list[str], list[dict[str, float]]]:
 def last_value(rows: Sequence[Mapping[str, float]], name: str) -> float | None:
     """Return the last value of a column; None if the column does not exist or is empty."""
     return next((row[name] for row in reversed(rows) if name in row), None)
-
-
-def appended(path: Path) -> BinaryIO:
-    """Open a file for appending; create it if it does not exist.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
-    try:
-        return path.open("ab")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror})") from error
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import csv
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ class RunLog(Logger):
 
     Metrics named ``time/…`` and ``memory/…`` go to ``times.csv`` instead, so that two runs with the same seed
     write the same ``metrics.csv``; the histogram bins ``weight/…`` go to ``weights.csv``. `log_metrics`
-    writes each row immediately. If a row cannot be written, a warning is issued and the row is retried later.
+    writes each row immediately. A row that cannot be written ends the run.
 
     Args:
         path: path of ``metrics.csv``; existing rows are kept until `keep_until` drops them.
@@ -77,32 +76,22 @@ class RunLog(Logger):
 
     @rank_zero_only
     def sync(self) -> None:
-        """Flush all rows to disk, including those that could not be written before; warn on failure."""
+        """Flush all rows to disk."""
         for table in self._tables.values():
             table.sync()
 
     @rank_zero_only
-    def finalize(self, status: str) -> None:
-        """Retry rows that could not be written."""
-        self.sync()
-
-    @rank_zero_only
-    def keep_until(self, step: int, every: int = 0) -> None:
-        """Drop the rows from ``step`` on from all files; warn about earlier rows that are missing.
+    def keep_until(self, step: int) -> None:
+        """Drop the rows from ``step`` on from all files.
 
         A continued run calls this with the step that it continues from, a new one with 0, so that each step
         is logged only once.
 
         Args:
             step: first step that is trained.
-            every: number of steps between two rows of ``metrics.csv``; 0 omits the check.
         """
         for table in self._tables.values():
             table.keep_until(step)
-        expected = set(range(every - 1, step, every)) if every else set()
-        if missing := sorted(expected - self._tables[self._path.name].steps):
-            steps = f"{len(missing)} rows between the steps {missing[0]} and {missing[-1]}"
-            warnings.warn(f"{self._path} lacks {steps}, which are trained already", stacklevel=2)
 
 
 class _Table:
@@ -113,11 +102,7 @@ class _Table:
         self._columns: list[str] = ["step", "epoch"]
         self._rows: list[Row] = []
         self._last = 0  # byte at which the last row begins
-        self._outdated = self._unsynced = False
-
-    @property
-    def steps(self) -> set[int]:
-        return {int(row["step"]) for row in self._rows}
+        self._unsynced = False
 
     def add(self, row: Row) -> None:
         new_columns = [key for key in row if key not in self._columns]
@@ -127,29 +112,16 @@ class _Table:
             self._rows[-1] |= row
         else:
             self._rows.append(row)
-        try:
-            if new_columns or self._outdated or not self._path.exists():
-                self._rewrite()
-            else:
-                self._write_last(replace=same_step)
-            self._unsynced = True
-        except OSError as error:
-            self._warn(error)
+        if new_columns or not self._path.exists():
+            self._rewrite()
+        else:
+            self._write_last(replace=same_step)
+        self._unsynced = True
 
     def sync(self) -> None:
-        try:
-            if self._outdated:
-                self._rewrite()
-            if self._unsynced:
-                sync(self._path)
-                self._unsynced = False
-        except OSError as error:
-            self._warn(error)
-
-    def _warn(self, error: OSError) -> None:
-        if not self._outdated:
-            warnings.warn(f"{self._path} cannot be written ({error.strerror}); will retry", stacklevel=4)
-        self._outdated = True
+        if self._unsynced:
+            sync(self._path)
+            self._unsynced = False
 
     def keep_until(self, step: int) -> None:
         if self._path.exists():
@@ -172,7 +144,6 @@ class _Table:
             writer.writerows(self._rows[:-1])
             self._last = file.tell()
             writer.writerows(self._rows[-1:])
-        self._outdated = False
 
 
 def _format(value: float) -> str:

@@ -96,7 +96,7 @@ class RunRecord(pl.Callback):
             self._record_images(data)
         for logger in trainer.loggers:
             if isinstance(logger, RunLog):
-                logger.keep_until(trainer.global_step, every=trainer.log_every_n_steps)  # type: ignore[attr-defined]
+                logger.keep_until(trainer.global_step)
             if isinstance(logger, WandbLogger):
                 logger.experiment.config.update(dict(self.config), allow_val_change=True)
 

@@ -65,7 +65,7 @@ def test_callbacks_read_lightly_loss_and_remove_their_hooks(tmp_path):
         GradientDiagnostics(every=1, objective="criterion"),
         ShadowObjectives([InfoNCE(temperature=0.5), DCL()], every=1, objective="criterion"),
         ObjectiveStatistics("criterion"),
-        SkipNonFiniteSteps(objective="criterion"),
+        SkipNonFiniteSteps(),
     ]
     logged = train(model, callbacks, tmp_path)
     assert logged["shadow/InfoNCE/cosine"] == pytest.approx(1, abs=1e-4)  # equals lightly's loss

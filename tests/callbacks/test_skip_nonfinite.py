@@ -70,9 +70,7 @@ def test_network_without_buffers_skips_nonfinite_step(tmp_path, corrupt_steps, m
 def test_nonfinite_step_changes_neither_weights_nor_optimizer(tmp_path, corrupt_steps, value, optimizer):
     states = []
     corrupt_steps({2}, value, states)
-    with pytest.warns(
-        UserWarning, match=r"at step 3 the loss or a gradient is not finite \(images .*; temperature"
-    ):
+    with pytest.warns(UserWarning, match="at step 3 the loss or a gradient is not finite"):
         assert fit(tmp_path, f"--model.optimizer.name={optimizer}", "--trainer.max_epochs=1") == 0
     (before, momenta), (after, momenta_after) = states[2], states[3]
     batch_counter = "num_batches_tracked"
@@ -105,7 +103,6 @@ def test_consecutive_skips_end_run_and_keep_good_checkpoint(tmp_path, corrupt_st
         assert fit(tmp_path, "--patience=3", "--trainer.max_epochs=3") == 1
     error = capsys.readouterr().err
     assert "3 times in a row" in error
-    assert "temperature 0.1" in error
     assert f"the last good checkpoint is {tmp_path}/run/checkpoints/last.ckpt" in error
     checkpoint = read_checkpoint(tmp_path / "run")
     assert checkpoint.epoch == 1

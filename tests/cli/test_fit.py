@@ -560,35 +560,6 @@ def test_callback_that_would_make_a_run_inexact_is_refused_before_the_first_step
     assert not (tmp_path / "run").exists()
 
 
-@pytest.fixture(scope="module")
-def unvalidated_run(tmp_path_factory):
-    """A finished run without validations; tests must not change it."""
-    runs = tmp_path_factory.mktemp("unvalidated")
-    assert fit(runs, "--trainer.limit_val_batches=0") == 0
-    return runs / "run"
-
-
-@pytest.mark.parametrize("damage", ["deleted", "cut", "zeros", "new name"])
-def test_continued_run_names_missing_rows_of_its_log(tmp_path, unvalidated_run, damage):
-    shutil.copytree(unvalidated_run, tmp_path / "run")
-    file, name = tmp_path / "run" / "metrics.csv", "run"
-    lines = file.read_text().splitlines(keepends=True)
-    if damage == "deleted":
-        file.unlink()
-    elif damage == "cut":
-        file.write_text("".join(lines[:4]))
-    elif damage == "zeros":
-        file.write_bytes("".join(lines[:-1]).encode() + bytes(len(lines[-1])))
-    else:
-        name = "second"
-    first, count = {"cut": (3, 5), "zeros": (7, 1)}.get(damage, (0, 8))
-    args = [f"--ckpt_path={tmp_path}/run/checkpoints/last.ckpt", "--trainer.max_epochs=3"]
-    with pytest.warns(UserWarning, match="lacks") as record:
-        assert fit(tmp_path, "--trainer.limit_val_batches=0", *args, name=name) == 0
-    (message,) = (str(warning.message) for warning in record if "lacks" in str(warning.message))
-    assert f"{name}/metrics.csv lacks {count} rows between the steps {first} and 7," in message
-
-
 def test_continued_run_warns_about_another_number_of_threads(tmp_path, tiny_run, monkeypatch):
     shutil.copytree(tiny_run, tmp_path / "run")
     threads = torch.get_num_threads()

@@ -16,7 +16,6 @@ from typing import Any, Literal
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from ssl_vision.optional import needed
-from ssl_vision.runs.files import appended
 from ssl_vision.runs.lock import HELD, Lock
 
 _PR_SET_PDEATHSIG = 1
@@ -51,7 +50,7 @@ class Process:
         common = {key: value for key, value in os.environ.items() if key != _OF_ONE_RUN}
         shared = {} if lock is None else {HELD: str(lock.path.absolute())}
         inherited = [] if lock is None else [lock.share()]
-        with appended(log) as output:
+        with log.open("ab") as output:
             output.write(f"$ {shlex.join(command)}\n".encode())
             output.flush()
             self._begin = output.tell()
