@@ -46,7 +46,7 @@ class Row:
 
     features: str
     """``trained``, ``start`` (given weights from which training started), ``untrained`` (random weights),
-    ``pixels`` or a name of ``--beside``."""
+    ``pixels`` or a name of ``--other``."""
     layer: str
     """``backbone``, ``hidden``, ``projector`` or ``raw``."""
     metric: str

@@ -216,7 +216,7 @@ def compared(
     untrained: Callable[[], Method | Encoder],
     *,
     start: OpenedRun | None = None,
-    beside: Sequence[str],
+    others: Sequence[str],
     baseline: bool,
     pixels: bool,
     allow_class: Collection[str],
@@ -232,7 +232,7 @@ def compared(
         about: description of the trained network.
         untrained: builds the network with random weights.
         start: the weights from which training started, or None. They are given the same images.
-        beside: names and files of the others.
+        others: names and files of the others.
         baseline: True to measure the network before training, too.
         pixels: True to measure raw pixels, too.
         allow_class: classes outside this package that the files may name.
@@ -245,14 +245,14 @@ def compared(
     if start is not None:
         encoder = pretrained(start).backbone
         networks.append(trained.with_network(encoder, name=START, about="initial weights of training"))
-    for value in beside:
+    for value in others:
         name, _, file = value.partition("=")
         if not file or not _NAME.fullmatch(name) or name in _TAKEN:
             raise InputError(
-                f"--beside {value}: expected NAME=FILE, with a name other than {', '.join(_TAKEN)}"
+                f"--other {value}: expected NAME=FILE, with a name other than {', '.join(_TAKEN)}"
             )
         if any(name == network.name for network in networks):
-            raise InputError(f"--beside: two networks are named {name}")
+            raise InputError(f"--other: two networks are named {name}")
         with local_file(file) as path:
             networks.append(_read_network(path.expanduser(), file, name, trained, untrained, allow_class))
     if baseline:
@@ -278,7 +278,7 @@ def _read_network(
         network = untrained()
         encoder = network.backbone if isinstance(network, Method) else network
         options = "the encoder that is evaluated"
-        used = load_encoder_weights(encoder, read_weights(path, option="--beside"), path, options=options)
+        used = load_encoder_weights(encoder, read_weights(path, option="--other"), path, options=options)
         return trained.with_network(encoder, name=name, description=str(encoder), about=f"{file}: {used}")
     views = dataclasses.replace(trained.splits.views, size=about.size, mean=about.mean, std=about.std)
     splits = trained.splits.with_views(views)
