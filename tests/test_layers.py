@@ -167,7 +167,7 @@ CAPS = {
     "experiments/sweeps": (1384, 8),
     "export": (609, 5),
     "methods": (997, 15),
-    "metrics": (1059, 12),
+    "metrics": (1040, 12),
     "objectives": (2058, 19),
     "pretrained": (304, 4),
     "runs": (1496, 12),

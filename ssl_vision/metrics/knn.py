@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ssl_vision.errors import check, check_choice
-from ssl_vision.metrics.neighbours import Neighbours, nearest
+from ssl_vision.metrics.neighbours import Neighbours, nearest, without_own_row
 from ssl_vision.metrics.rows import (
     UNLABELLED,
     Features,
@@ -171,7 +171,6 @@ def knn_table(
     temperatures: Sequence[float | None] = (0.1, None),
     metric: Literal["cosine", "euclidean"] = "cosine",
     backend: Literal["auto", "faiss", "torch"] = "auto",
-    dtype: torch.dtype = torch.float32,
     leave_one_out: bool = False,
 ) -> list[KNNScore]:
     """Compute the accuracies of k-nearest-neighbour classification for all ``ks`` and ``temperatures``.
@@ -192,7 +191,6 @@ def knn_table(
         metric: As in `nearest`. With "euclidean" the weight is exp(−distance/T), so that T has the unit of
             the features.
         backend: As in `nearest`.
-        dtype: As in `nearest`.
         leave_one_out: The bank is the queries, and no query is a neighbour of itself. Other rows with the
             same features are neighbours.
 
@@ -233,9 +231,9 @@ def knn_table(
         warn_of_large_k(max(ks), labels)
     increasing = sorted(set(used))
     searched = increasing[-1] + leave_one_out
-    neighbours = nearest(queries, bank, k=searched, backend=backend, metric=metric, dtype=dtype)
+    neighbours = nearest(queries, bank, k=searched, backend=backend, metric=metric)
     if leave_one_out:
-        neighbours = _without_own_row(neighbours)
+        neighbours = without_own_row(neighbours)
     table = []
     for temperature in temperatures:
         scores = votes(neighbours, labels, num_classes, ks=increasing, temperature=temperature)
@@ -244,14 +242,6 @@ def knn_table(
             top1, top5 = ((ranks[k] < top).double().mean().item() for top in (1, TOP))
             table.append(KNNScore(k, temperature, top1, top5 if num_classes >= TOP else None, ranks[k] < 1))
     return table
-
-
-def _without_own_row(neighbours: Neighbours) -> Neighbours:
-    """Remove each query's own row, or the last neighbour if equal rows before it displace the own one."""
-    index = neighbours.index
-    removed = index == torch.arange(len(index), device=index.device)[:, None]
-    removed[:, -1] |= ~removed.any(dim=1)
-    return Neighbours(*(each[~removed].view(len(index), -1) for each in neighbours))
 
 
 class KNNAccuracy(RepresentationMetric):
