@@ -10,8 +10,15 @@ import torch
 from torch import Tensor
 
 from ssl_vision.errors import check_choice
-from ssl_vision.metrics.exact_float32 import exact_float32
-from ssl_vision.metrics.rows import Features, LazyRows, check_features, map_rows, slices, unit_rows
+from ssl_vision.metrics.rows import (
+    Features,
+    LazyRows,
+    check_features,
+    exact_float32,
+    map_rows,
+    slices,
+    unit_rows,
+)
 from ssl_vision.progress import Progress
 
 QUERY_TILE = 512

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.errors import check
-from ssl_vision.metrics.exact_float32 import exact_float32
 from ssl_vision.metrics.rows import (
     UNLABELLED,
     FeatureRows,
@@ -15,6 +14,7 @@ from ssl_vision.metrics.rows import (
     RepresentationMetric,
     check_features,
     checked_labels,
+    exact_float32,
     unit_rows,
 )
 
