@@ -97,9 +97,8 @@ from ssl_vision.data import Digits, Images
 from ssl_vision.encoders import ModuleEncoder
 from ssl_vision.evaluation.feature_extractor import FeatureCache
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
-from ssl_vision.evaluation.knn_measurement import KNN
 from ssl_vision.evaluation.subject import run_protocol
-from ssl_vision.evaluation.measurement import Source
+from ssl_vision.evaluation.measurement import KNN, Source
 from ssl_vision.evaluation.probe import Linear
 from ssl_vision.evaluation.protocol import Protocol
 from ssl_vision.evaluation.splits import Splits
