@@ -159,7 +159,7 @@ CAPS = {
     "cli": (1693, 16),
     "data": (3101, 28),
     "encoders": (297, 4),
-    "evaluation": (1962, 13),
+    "evaluation": (1944, 13),
     "experiments": (0, 1),
     "experiments/compare": (1040, 8),
     "experiments/report": (2293, 13),

@@ -1,12 +1,13 @@
 """Measurements: their base classes, what one is given and returns, and those of kNN and geometry."""
 
 import dataclasses
+import functools
 import importlib
 import pkgutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args, get_origin
+from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_origin
 
 import torch
 from torch import Tensor
@@ -78,11 +79,13 @@ class Source:
         extractor: network or images that the features come from.
         layer: layer at which the features are read.
         layers: all layers that the protocol measures, which are embedded together.
+        measurements: all measurements of the protocol, with which one can share its work.
     """
 
     extractor: FeatureExtractor | Pixels
     layer: str = "backbone"
     layers: tuple[str, ...] = ("backbone",)
+    measurements: tuple["Measurement", ...] = dataclasses.field(default=(), compare=False)
 
     @property
     def features(self) -> str:
@@ -163,20 +166,6 @@ class Measurement(DescribedMetric):
             ValueError: The features do not allow the measurement, which is then left out with this message.
         """
         raise NotImplementedError(f"{type(self).__name__} has no method measure")
-
-    @classmethod
-    def measure_all(
-        cls, measurements: Sequence[Self], source: Source, splits: Splits, seed: int
-    ) -> Iterator[Iterable[Value]]:
-        """The values of all measurements of this kind in a protocol, one after another.
-
-        Override it where measurements share work. An error while one is taken must not end the iterator.
-        """
-
-        def values(each: Self) -> Iterable[Value]:
-            return each.measure(source, splits, seed)
-
-        return map(values, measurements)
 
 
 def kinds() -> dict[str, type[Measurement]]:
@@ -323,27 +312,14 @@ class KNN(Measurement):
 
     def measure(self, source: Source, splits: Splits, seed: int) -> Iterator[Value]:
         """Top-1 accuracy of the vote."""
-        for values in self.measure_all([self], source, splits, seed):
-            yield from values
-
-    @classmethod
-    def measure_all(
-        cls, measurements: Sequence[Self], source: Source, splits: Splits, seed: int
-    ) -> Iterator[Iterator[Value]]:
-        """Top-1 accuracies of all votes, from one search for each distance."""
-        scores: dict[KNN, KNNScore] = {}
-
-        def values(each: KNN) -> Iterator[Value]:
-            if not scores:
-                scores.update(_knn_scores(measurements, source, splits))
-            score = scores[each]
-            about = {"k": score.k, "temperature": score.temperature, "distance": each.distance}
-            yield Value("knn_top1", score.top1, {"bank": "train", "vote": each.vote} | about, score.correct)
-
-        return map(values, measurements)
+        group = dict.fromkeys(each for each in (*source.measurements, self) if isinstance(each, KNN))
+        score = _knn_scores(tuple(group), source, splits)[self]
+        about = {"k": score.k, "temperature": score.temperature, "distance": self.distance}
+        yield Value("knn_top1", score.top1, {"bank": "train", "vote": self.vote} | about, score.correct)
 
 
-def _knn_scores(measurements: Sequence[KNN], source: Source, splits: Splits) -> dict[KNN, KNNScore]:
+@functools.lru_cache(maxsize=1)
+def _knn_scores(measurements: tuple[KNN, ...], source: Source, splits: Splits) -> dict[KNN, KNNScore]:
     """Compute the score of each measurement from one search for each distance."""
     scores: dict[KNN, KNNScore] = {}
     for distance in dict.fromkeys(each.distance for each in measurements):

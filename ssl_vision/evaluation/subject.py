@@ -19,7 +19,7 @@ from ssl_vision.descriptions import stored_description
 from ssl_vision.encoders import Encoder, ModuleEncoder, measure_num_features
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor, embedding_by_all
-from ssl_vision.evaluation.measurement import Measurement, Source
+from ssl_vision.evaluation.measurement import Source
 from ssl_vision.evaluation.protocol import Protocol
 from ssl_vision.evaluation.results import START, Evaluation, Row, described_protocol, with_gains
 from ssl_vision.evaluation.splits import Pixels, Splits
@@ -140,7 +140,7 @@ def run_protocols(subject: Subject, protocols: Sequence[Protocol]) -> Evaluation
             for each in measured:
                 layers = tuple(layer for layer in protocol.layers if layer in each.layers) or each.layers[:1]
                 for layer in layers:
-                    rows += run_protocol(protocol, Source(each, layer, layers))
+                    rows += run_protocol(protocol, Source(each, layer, layers, protocol.measurements))
                 each.forget()
     if not any(row.features == trained.name for row in rows):
         raise InputError(f"nothing of the {trained.name} network could be measured: the lines above say why")
@@ -161,13 +161,9 @@ def run_protocol(protocol: Protocol, source: Source) -> Iterator[Row]:
     """
     splits, seed = source.extractor.splits, source.extractor.seed
     yielded: list[Row] = []
-    grouped: dict[type[Measurement], list[Measurement]] = {}
-    for measurement in protocol.measurements:
-        grouped.setdefault(type(measurement), []).append(measurement)
-    values_of = {kind: kind.measure_all(group, source, splits, seed) for kind, group in grouped.items()}
     for measurement in protocol.measurements:
         try:
-            values = list(next(values_of[type(measurement)]))
+            values = list(measurement.measure(source, splits, seed))
         except InputError:  # for example, of an image that cannot be decoded
             raise
         except (ValueError, torch.OutOfMemoryError) as error:
