@@ -2,7 +2,7 @@
 
     python benchmarks/adaptation.py images data garden others
     python benchmarks/adaptation.py reestimate runs/RUN
-    ssl-vision evaluate runs/RUN --beside reestimated=runs/RUN/reestimated.pt --protocol macl
+    ssl-vision evaluate runs/RUN --other reestimated=runs/RUN/reestimated.pt --protocol macl
     python benchmarks/adaptation.py collect runs/adapt_efficientnet runs/adapt_resnet
 
 ``images`` writes CIFAR-100 as folders of PNG files. Twenty classes (flowers, fruit and vegetables, trees,

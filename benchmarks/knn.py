@@ -1,14 +1,13 @@
-"""Compare time and memory of kNN with lightly's knn_predict, and measure the effect of half precision.
+"""Compare time and memory of kNN with lightly's knn_predict.
 
-    python benchmarks/knn.py                       the tables in docs/evaluation.md (5 minutes on one core)
+    python benchmarks/knn.py                       the table in docs/evaluation.md (5 minutes on one core)
     python benchmarks/knn.py --device cuda         on a GPU
 
 There are 50,000 features of 512 dimensions, 10,000 queries and 10 classes, with k = 200 and T = 0.1. Each
 implementation maps features of any length to classes. All alternate in one process; times are medians and
 ratios are those of medians. CPU time is that of the process, which depends less on the load of the machine.
-Memory is the peak of additionally allocated memory. The same search in half precision shows how many
-neighbours and predictions change, and the change of accuracy. The script prints two Markdown tables and
-writes benchmarks/results/knn.json.
+Memory is the peak of additionally allocated memory. The script prints a Markdown table and writes
+benchmarks/results/knn.json.
 """
 
 import argparse
@@ -32,7 +31,6 @@ BANK, QUERIES, DIM, CLASSES, K, TEMPERATURE = 50_000, 10_000, 512, 10, 200, 0.1
 BATCH = 512
 """Number of queries per call in lightly's second row, as in its validation steps."""
 KS, TEMPERATURES = (1, 5, 10, 20, 50, 100, 200), (0.05, 0.07, 0.1, 0.5, None)
-HALVES = (torch.float16, torch.bfloat16)
 
 Predict = Callable[[], Tensor]
 
@@ -109,36 +107,8 @@ def every_k(queries: Tensor, truth: Tensor, bank: Tensor, labels: Tensor, device
     return {"accuracies": len(KS) * len(TEMPERATURES), "seconds": round(seconds, 3)}
 
 
-def half(queries: Tensor, truth: Tensor, bank: Tensor, labels: Tensor, device: str) -> list[dict[str, Any]]:
-    """Measure the effect of rounding rows to half precision, relative to float32."""
-    neighbours = {
-        dtype: nearest(queries, bank, K, backend="auto" if device == "cuda" else "torch", dtype=dtype)
-        for dtype in (torch.float32, *HALVES)
-    }
-    exact = neighbours[torch.float32]
-    chosen = {
-        dtype: vote(of_dtype, labels, CLASSES, k=K, temperature=TEMPERATURE).argmax(dim=1)
-        for dtype, of_dtype in neighbours.items()
-    }
-    base = (chosen[torch.float32] == truth).double().mean().item()
-    rows = []
-    for dtype in HALVES:
-        both = torch.cat((exact.index, neighbours[dtype].index), dim=1).sort(dim=1).values
-        shared = (both[:, 1:] == both[:, :-1]).double().sum(dim=1).mean().item() / K
-        rows.append(
-            {
-                "dtype": str(dtype).removeprefix("torch."),
-                "similarity_error": (exact.similarity - neighbours[dtype].similarity).abs().max().item(),
-                "neighbours_changed": 1 - shared,
-                "predictions_changed": (chosen[dtype] != chosen[torch.float32]).double().mean().item(),
-                "accuracy_change": (chosen[dtype] == truth).double().mean().item() - base,
-            }
-        )
-    return rows
-
-
 def table(record: dict[str, Any]) -> str:
-    """Format time and memory with ratios to this package, and the effect of half precision."""
+    """Format time and memory with ratios to this package."""
     reference = record["speed"][0]
     lines = [
         "| 10,000 queries, k = 200 | time | CPU time | peak memory | accuracy |",
@@ -152,16 +122,6 @@ def table(record: dict[str, Any]) -> str:
         lines.append(f"| {row['implementation']} | {' | '.join(cells)} | {100 * row['accuracy']:.2f} % |")
     every = record["every_k"]
     lines.append(f"| ssl_vision, {every['accuracies']} pairs of k and T | {every['seconds']:.2f} s | | | |")
-    lines += [
-        "",
-        "| rows rounded to | neighbours changed | predictions changed | accuracy |",
-        "|---|---|---|---|",
-    ]
-    for row in record["half"]:
-        lines.append(
-            f"| {row['dtype']} | {100 * row['neighbours_changed']:.2f} % "
-            f"| {100 * row['predictions_changed']:.2f} % | {100 * row['accuracy_change']:+.2f} points |"
-        )
     return "\n".join(lines)
 
 
@@ -183,7 +143,6 @@ def main() -> None:
     calls = implementations(queries, bank, labels)
     record["speed"] = speed(calls, truth, chosen.rounds, chosen.device)
     record["every_k"] = every_k(queries, truth, bank, labels, chosen.device)
-    record["half"] = half(queries, truth, bank, labels, chosen.device)
     save("knn" if chosen.device == "cpu" else f"knn_{chosen.device}", record)
     print(table(record))
 

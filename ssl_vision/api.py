@@ -35,7 +35,7 @@ _ONE_THREAD = threading.RLock()
 
 Config = str | PathLike[str] | Mapping[str, Any]
 
-_REPEATED = ("allow_class", "beside", "protocol")
+_REPEATED = ("allow_class", "other", "protocol")
 """Options of ``evaluate`` that are given once for each value."""
 
 

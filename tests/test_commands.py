@@ -34,7 +34,7 @@ NOT_RUN = {
     r"--model\.encoder Timm": "a large network; tests/encoders trains small ones",
     r"--format (torchvision|timm|onnx)": "a network of width 64; tests/export/test_export.py has one",
     r"--push |hf://": "the Hugging Face Hub; tests/export/test_hub.py has a stand-in",
-    r"(evaluate|embed|export) .*(--encoder|--beside) ": "other weights; tests of these commands have some",
+    r"(evaluate|embed|export) .*(--encoder|--other) ": "other weights; tests of these commands have some",
     r"^ssl-vision (runs|sweep|reproduce|compare|choose)\b": "several runs; tests of these packages have them",
     r"^ssl-vision report\b": "tests/experiments/report runs it",
 }

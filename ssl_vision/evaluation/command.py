@@ -101,7 +101,7 @@ def _evaluated_run(args: Sequence[str]) -> tuple[Evaluation, dict[str, Any] | No
     parser = evaluation_parser(data_of_run)
     options = parser.parse_args(list(args))
     if options.weights is not None:
-        raise InputError("--weights requires --encoder; --beside NAME=FILE evaluates weights beside a run")
+        raise InputError("--weights requires --encoder; --other NAME=FILE evaluates weights beside a run")
     if options.data.init_args.get("root") == ROOT_NEEDED:
         raise InputError(f"{checkpoint.path}: belongs to another user: give the images with --data.root")
     seed = config["seed_everything"]
@@ -126,7 +126,7 @@ def _evaluated_run(args: Sequence[str]) -> tuple[Evaluation, dict[str, Any] | No
     subject = compared(
         trained, f"epoch {checkpoint.epoch}, seed {seed}", run.untrained,
         start=open_run(folder.start, allow_class=run.allow_class) if folder.start.exists() else None,
-        beside=options.beside, baseline=options.baselines, pixels=options.baselines,
+        others=options.other, baseline=options.baselines, pixels=options.baselines,
         allow_class=run.allow_class,
     )  # fmt: skip
     result = run_protocols(subject, protocols)
@@ -191,7 +191,7 @@ def _evaluated_encoder(args: Sequence[str]) -> tuple[Evaluation, None]:
     images = f"images of {data.views.size} pixels with mean {data.views.mean} and std {data.views.std}"
     subject = compared(
         FeatureExtractor(encoder, splits, description=str(encoder)), f"{named.about}, {images}",
-        named.untrained, beside=options.beside,
+        named.untrained, others=options.other,
         baseline=options.baselines and not named.sets_weights, pixels=options.baselines,
         allow_class=allow_class,
     )  # fmt: skip
@@ -258,7 +258,7 @@ def evaluation_parser(data: dict[str, Any] | None = None) -> ArgumentParser:
         parser, encoder="Evaluate this encoder instead of a checkpoint; requires --data", views=False
     )
     parser.add_argument(
-        "--beside",
+        "--other",
         action="append",
         type=str,
         default=[],

@@ -23,7 +23,6 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import (
     VIEW_EPOCH,
     Features,
-    blocks,
     crop_and_flip,
     embed,
     embed_views,
@@ -36,6 +35,7 @@ from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Method
 from ssl_vision.metrics.lidar import ViewScatter, joined_scatters, view_scatter
 from ssl_vision.metrics.rows import LazyRows
+from ssl_vision.runs.checkpoint import load_plain
 from ssl_vision.runs.files import atomic_write
 
 _IMAGES_OF_MANY_VIEWS = 128
@@ -68,16 +68,6 @@ def own_code(network: nn.Module) -> list[str]:
     return sorted(sources)
 
 
-def digest_of_features(key: str, features: Features) -> str:
-    """Return the SHA-256 of a file's key and of the names, types, shapes and bytes of its features."""
-    digest = hashlib.sha256(key.encode())
-    for name, values in features.items():
-        digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
-        for block in blocks(values.detach().cpu()):
-            digest.update(block.contiguous().numpy().data)
-    return digest.hexdigest()
-
-
 def digest_of_views(views: Views, *, plain: bool) -> str:
     """Return the options that determine the pixels of an image, un-augmented or as a random view."""
     fields = dataclasses.asdict(views)
@@ -89,7 +79,7 @@ class FeatureCache:
     """Cache of features with one file for each (network, images, views, layers).
 
     The name of a file contains a hash of everything that determines its content, so a file is never out of
-    date. Files may be deleted at any time. If a file cannot be read or its checksum does not match, the
+    date. Files may be deleted at any time. If a file cannot be read or its CRC-32 checksums do not match, the
     features are computed again, with a message on stderr. A file that cannot be written is also reported.
     Features that are not finite are not stored.
 
@@ -103,9 +93,7 @@ class FeatureCache:
     def get(
         self, title: str, parts: tuple[str, ...], layers: tuple[str, ...], make: Callable[[], Features]
     ) -> Features:
-        """Read the features of ``layers``, or compute and store them.
-
-        Large features are not read into memory but mapped from the file.
+        """Read the features of ``layers``, which are then mapped from the file, or compute and store them.
 
         Args:
             title: beginning of the name of the file.
@@ -115,32 +103,21 @@ class FeatureCache:
         """
         key = hashlib.sha256(json.dumps([_CACHE_FORMAT, parts, layers]).encode()).hexdigest()[:24]
         file = self.folder / f"{title}-{key}.pt"
-        try:
-            stored = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-            features: Features = {
-                name: values if is_large(values) else values.clone()
-                for name, values in ((name, stored["features"][name]) for name in layers)
-            }
-            if digest_of_features(key, features) == stored["checksum"]:
-                return features
-            print(
-                f"{file}: its features are not those that were written; computing them again", file=sys.stderr
-            )
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except Exception as error:
-            print(f"{file}: not readable ({type(error).__name__}); computing it again", file=sys.stderr)
+        if file.is_file():
+            try:
+                stored: Features = load_plain(file, "file of features", verify=True)["features"]
+                return stored
+            except InputError as error:
+                print(f"{error}; computing it again", file=sys.stderr)
         computed = make()
         if all(map(is_finite, computed.values())):
-            self._write(file, key, {name: computed[name].cpu() for name in layers})
+            features = {name: computed[name].cpu() for name in layers}
+            try:
+                with atomic_write(file) as part:
+                    torch.save({"features": features}, part)
+            except (InputError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+                print(f"features not kept: {error}", file=sys.stderr)
         return computed
-
-    def _write(self, file: Path, key: str, features: Features) -> None:
-        try:
-            with atomic_write(file) as part:
-                torch.save({"features": features, "checksum": digest_of_features(key, features)}, part)
-        except (InputError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-            print(f"features not kept: {error}", file=sys.stderr)
 
 
 class FeatureExtractor:
@@ -319,7 +296,7 @@ class FeatureExtractor:
         call = partial(function, **options)
         with process_group():
             agreed((self._digest, split, call))
-            features = call(self.network, self.splits.images[split], folder=self._folder)
+            features = call(self.network, self.splits.images[split])
         return {name: features[name] for name in layers}
 
     def _kept(
@@ -345,16 +322,6 @@ class FeatureExtractor:
                 if is_finite(values)
             }
         return self._held[key]
-
-    @property
-    def _folder(self) -> Path | None:
-        """Directory of large features while they are computed, on the disk of the cache."""
-        if self.cache is None:
-            return None
-        with suppress(OSError):
-            self.cache.folder.mkdir(parents=True, exist_ok=True)
-            return self.cache.folder
-        return None
 
 
 def _finite(features: Features, layers: Sequence[str], split: str) -> Features:

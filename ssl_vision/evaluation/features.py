@@ -7,7 +7,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +48,6 @@ def embed(
     views: Views,
     *,
     title: str = "embed",
-    folder: Path | None = None,
 ) -> Features:
     """Compute the features of a split's images, un-augmented, in evaluation mode.
 
@@ -61,13 +59,12 @@ def embed(
         data: a split of N images.
         views: size and normalisation of the images.
         title: title of the progress bar.
-        folder: directory of the temporary files of large features, as in `empty_rows`.
 
     Returns:
         Float32 features (N, ·) by layer, on the network's device, or in a mapped file if they are large.
     """
     prepare = partial(_plain, views=views)
-    return _in_batches(network, data, prepare, images_at_once(network, views), title, folder=folder)
+    return _in_batches(network, data, prepare, images_at_once(network, views), title)
 
 
 def embed_views(
@@ -79,7 +76,6 @@ def embed_views(
     epoch: int = VIEW_EPOCH,
     rows: Tensor | None = None,
     title: str = "embed views",
-    folder: Path | None = None,
 ) -> Features:
     """Compute the features of two random views of each image, given by ``seed``, ``epoch`` and image.
 
@@ -91,14 +87,13 @@ def embed_views(
         epoch: epoch of the views; each gives different ones.
         rows: increasing indices of the images to embed, shape (n,); None embeds all.
         title: title of the progress bar.
-        folder: as for `embed`.
 
     Returns:
         Float32 features (2, N, ·) by layer, on the network's device, or in a mapped file if they are large.
     """
     prepare = partial(_two_views, views=dataclasses.replace(views, compile=False), seed=seed, epoch=epoch)
     count = math.ceil(images_at_once(network, views) / 2)
-    both = _in_batches(network, data, prepare, count, title, rows, folder)
+    both = _in_batches(network, data, prepare, count, title, rows)
     return {name: layer.view(-1, 2, layer.shape[1]).transpose(0, 1) for name, layer in both.items()}
 
 
@@ -131,7 +126,6 @@ def _in_batches(
     batch_size: int,
     title: str,
     rows: Tensor | None = None,
-    folder: Path | None = None,
 ) -> Features:
     features: Features = {}  # allocated at the first batch; many small tensors would fragment the heap
     rows = torch.arange(len(data)) if rows is None else rows
@@ -144,7 +138,7 @@ def _in_batches(
             for name, layer in layers.items():
                 if name not in features:
                     shape = (views * len(rows), layer.shape[1])
-                    features[name] = empty_rows(shape, device=device_of(network), folder=folder)
+                    features[name] = empty_rows(shape, device=device_of(network))
                 features[name][views * done : views * (done + len(batch))] = layer
             done += len(batch)
             job.advance(len(batch))
@@ -194,31 +188,21 @@ def chosen_device(name: str) -> torch.device:
     )
 
 
-def empty_rows(shape: tuple[int, int], *, device: torch.device = CPU, folder: Path | None = None) -> Tensor:
+def empty_rows(shape: tuple[int, int], *, device: torch.device = CPU) -> Tensor:
     """Return an uninitialised tensor for float32 rows, in memory or, above `IN_MEMORY`, in a temporary file.
 
     Args:
         shape: (N, F).
-        device: device of rows in memory; mapped rows are on the CPU.
-        folder: existing directory of the file; None uses the system's directory for temporary files. The
-            file has no name there, and its space is freed with the tensor.
-
-    Raises:
-        InputError: the file cannot be written, for example because the disk is full.
+        device: device of rows in memory; mapped rows are on the CPU. Their file, in the system's directory
+            for temporary files, has no name there, and its space is freed with the tensor.
     """
     size = 4 * math.prod(shape)
     if size <= IN_MEMORY:
         return torch.empty(shape, device=device)
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            if sys.platform == "linux":  # a full disk raises an error here; later, it would raise a signal
-                os.posix_fallocate(file.fileno(), 0, size)
-            return torch.from_numpy(np.memmap(file, np.float32, "w+", shape=shape))
-    except OSError as error:
-        place = f"{tempfile.gettempdir()} (TMPDIR)" if folder is None else folder
-        raise InputError(
-            f"{place}: {size / 2**30:.1f} GiB of features cannot be written ({error.strerror})"
-        ) from error
+    with tempfile.TemporaryFile() as file:
+        if sys.platform == "linux":  # a full disk raises an error here; later, it would raise a signal
+            os.posix_fallocate(file.fileno(), 0, size)
+        return torch.from_numpy(np.memmap(file, np.float32, "w+", shape=shape))
 
 
 def is_large(features: Tensor) -> bool:
@@ -233,15 +217,6 @@ def in_parts(features: Tensor, device: torch.device) -> Tensor | LazyRows:
     return LazyRows(lambda rows: features[rows].to(device), (len(features), features.shape[1]), device=device)
 
 
-def blocks(values: Tensor) -> Iterator[Tensor]:
-    """Iterate over values of any shape in parts of a few rows, in the order of a contiguous tensor."""
-    if values.ndim > 2:
-        for each in values:
-            yield from blocks(each)
-    else:
-        yield from values.split(_ROWS) if values.ndim else [values]
-
-
 def is_finite(values: Tensor) -> bool:
-    """Return True if all values are finite, with a few rows in memory at a time."""
-    return all(bool(block.isfinite().all()) for block in blocks(values))
+    """Return True if all values, of shape (…, N, F), are finite, with a few rows in memory at a time."""
+    return all(bool(part.isfinite().all()) for part in values.split(_ROWS, dim=-2))

@@ -1,12 +1,15 @@
-"""Measurements: their base classes, and what a measurement is given and returns."""
+"""Measurements: their base classes, what one is given and returns, and those of kNN and geometry."""
 
 import dataclasses
+import functools
 import importlib
 import pkgutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args, get_origin
+from itertools import product
+from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_origin
 
+import torch
 from torch import Tensor
 
 import ssl_vision.evaluation
@@ -14,6 +17,8 @@ from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.errors import check, check_choice
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.splits import Labels, Pixels, Splits
+from ssl_vision.metrics import Alignment, Representation, lidar, rank_correlation
+from ssl_vision.metrics.knn import KNNScore, knn_table
 from ssl_vision.metrics.rows import (
     UNLABELLED,
     Features,
@@ -22,6 +27,7 @@ from ssl_vision.metrics.rows import (
     checked_labels,
     select,
 )
+from ssl_vision.progress import Progress
 
 MOST_EPOCHS = 100_000
 """Maximum number of epochs of a classifier; published protocols have at most 500."""
@@ -73,11 +79,13 @@ class Source:
         extractor: network or images that the features come from.
         layer: layer at which the features are read.
         layers: all layers that the protocol measures, which are embedded together.
+        measurements: all measurements of the protocol, with which one can share its work.
     """
 
     extractor: FeatureExtractor | Pixels
     layer: str = "backbone"
     layers: tuple[str, ...] = ("backbone",)
+    measurements: tuple["Measurement", ...] = dataclasses.field(default=(), compare=False)
 
     @property
     def features(self) -> str:
@@ -158,20 +166,6 @@ class Measurement(DescribedMetric):
             ValueError: The features do not allow the measurement, which is then left out with this message.
         """
         raise NotImplementedError(f"{type(self).__name__} has no method measure")
-
-    @classmethod
-    def measure_all(
-        cls, measurements: Sequence[Self], source: Source, splits: Splits, seed: int
-    ) -> Iterator[Iterable[Value]]:
-        """The values of all measurements of this kind in a protocol, one after another.
-
-        Override it where measurements share work. An error while one is taken must not end the iterator.
-        """
-
-        def values(each: Self) -> Iterable[Value]:
-            return each.measure(source, splits, seed)
-
-        return map(values, measurements)
 
 
 def kinds() -> dict[str, type[Measurement]]:
@@ -284,3 +278,113 @@ def options_text(rule: Any, *, without: Collection[str] = _COLUMNS) -> str:
 def labels_text(labels: str) -> str:
     """The end of a description that states the share of labels, or the shares, that are used."""
     return "" if labels == "all" else f", with {labels} of the labels"
+
+
+@dataclass(frozen=True)
+class KNN(Measurement):
+    """Vote of the nearest neighbours in the labelled train split.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    k: int = ranged(200, at_least=1)
+    """Number of neighbours; in a protocol file, the default is that of the data set (``knn_k``)."""
+    distance: Literal["cosine", "euclidean"] = "cosine"
+    vote: Literal["weighted", "majority"] = "weighted"
+    """``weighted`` gives a neighbour the weight exp(s/T), s the cosine or −distance; ``majority`` gives 1."""
+    temperature: float = ranged(0.1, above=0)
+    """Temperature T of the weighted vote."""
+
+    def __str__(self) -> str:
+        votes = f"T = {self.temperature:g}" if self.vote == "weighted" else "majority vote"
+        return f"kNN: {self.distance}, k = {self.k}, {votes}"
+
+    @classmethod
+    def defaults(cls, *, k: int) -> dict[str, Any]:
+        """The data set's k."""
+        return {"k": k}
+
+    @property
+    def vote_temperature(self) -> float | None:
+        """T of the vote; None for a majority vote."""
+        return self.temperature if self.vote == "weighted" else None
+
+    def measure(self, source: Source, splits: Splits, seed: int) -> Iterator[Value]:
+        """Top-1 accuracy of the vote."""
+        group = dict.fromkeys(each for each in (*source.measurements, self) if isinstance(each, KNN))
+        score = _knn_scores(tuple(group), source, splits)[self]
+        about = {"k": score.k, "temperature": score.temperature, "distance": self.distance}
+        yield Value("knn_top1", score.top1, {"bank": "train", "vote": self.vote} | about, score.correct)
+
+
+@functools.lru_cache(maxsize=1)
+def _knn_scores(measurements: tuple[KNN, ...], source: Source, splits: Splits) -> dict[KNN, KNNScore]:
+    """Compute the score of each measurement from one search for each distance."""
+    scores: dict[KNN, KNNScore] = {}
+    for distance in dict.fromkeys(each.distance for each in measurements):
+        group = [each for each in measurements if each.distance == distance]
+        ks = list(dict.fromkeys(each.k for each in group))
+        temperatures = list(dict.fromkeys(each.vote_temperature for each in group))
+        queries, bank = source.queries, source.bank
+        with Progress(f"kNN of {source.features} {source.layer}", lines=isinstance(bank, Tensor)):
+            table = knn_table(
+                queries, splits.images["test"].labels.to(queries.device),
+                bank, splits.images["train"].labels.to(bank.device),
+                num_classes=len(splits.images["train"].classes), ks=ks, temperatures=temperatures,
+                metric=distance,
+            )  # fmt: skip
+        by_place = dict(zip(product(temperatures, ks), table, strict=True))
+        scores |= {each: by_place[each.vote_temperature, each.k] for each in group}
+    return scores
+
+
+@dataclass(frozen=True)
+class Geometry(Measurement):
+    """Alignment, uniformity, tolerance, cosines, sensitivity and RankMe of the test split; no baselines.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    extended: bool = False
+    """True adds effective rank, feature standard deviation and LiDAR."""
+    lidar_images: int = ranged(1000, at_least=2)
+    """Number of evenly spaced test images for LiDAR; its paper uses 1,000."""
+    lidar_views: int = ranged(50, at_least=2)
+    """Number of views of each image for LiDAR; its paper uses 50."""
+
+    def __str__(self) -> str:
+        return ""
+
+    def measure(self, source: Source, splits: Splits, seed: int) -> Iterator[Value]:
+        """All metrics that the labels of the data set allow."""
+        network = source.trained_network
+        if network is None:
+            return
+        representation, alignment = Representation(extended=self.extended), Alignment()
+        labels = splits.images["test"].labels
+        representation.update(network.plain("test", source.layer)[:].cpu(), labels)
+        views = network.pairs("test", network.layers)[source.layer].cpu()
+        alignment.update(*views)
+        with Progress(f"geometry of {source.features} {source.layer}"):
+            values = representation.compute()
+        for metric, value in values.items():
+            yield from _defined(metric, value)
+        yield from _defined("alignment", alignment.compute(), augmentation="pretraining")
+        if splits.superclasses is not None:
+            levels = torch.stack([splits.superclasses[labels], labels, torch.arange(len(labels))], dim=1)
+            correlations = rank_correlation(views.flatten(0, 1), levels.repeat(2, 1))
+            for metric, value in correlations._asdict().items():
+                yield from _defined(metric, value, augmentation="pretraining")
+        if self.extended:
+            scatter = network.view_scatter(source.layers, images=self.lidar_images, views=self.lidar_views)
+            means = scatter[source.layer].means
+            augmentation = f"pretraining, {self.lidar_views} views of {len(means)} images"
+            yield from _defined("lidar", lidar(scatter[source.layer]), augmentation=augmentation)
+
+
+def _defined(metric: str, value: Tensor, **about: Any) -> Iterator[Value]:
+    """Yield a value, or nothing if it is not defined: for example, if no class has two images."""
+    if value.isfinite():
+        yield Value(metric, float(value), about)

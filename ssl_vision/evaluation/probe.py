@@ -25,8 +25,7 @@ from ssl_vision.evaluation.measurement import (
     ranged,
 )
 from ssl_vision.evaluation.splits import Splits, stratified
-from ssl_vision.metrics.exact_float32 import exact_float32
-from ssl_vision.metrics.rows import Features, LazyRows, select, slices
+from ssl_vision.metrics.rows import Features, LazyRows, exact_float32, select, slices
 from ssl_vision.progress import tracked
 
 Schedule = Literal["constant", "cosine"]

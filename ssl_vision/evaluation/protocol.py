@@ -10,8 +10,7 @@ from ssl_vision.cli.import_paths import dotted
 from ssl_vision.cli.parser import ArgumentParser, one_line
 from ssl_vision.cli.recipes import find_recipe, recipes
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.knn_measurement import KNN
-from ssl_vision.evaluation.measurement import Measurement, kinds
+from ssl_vision.evaluation.measurement import KNN, Measurement, kinds
 from ssl_vision.evaluation.probe import Linear, ProbeRule
 from ssl_vision.methods import Layers
 from ssl_vision.runs.evaluation_file import DEFAULT_PROTOCOL

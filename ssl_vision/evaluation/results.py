@@ -13,8 +13,7 @@ from torch import Tensor
 
 from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.knn_measurement import KNN
-from ssl_vision.evaluation.measurement import Classifier, labels_text
+from ssl_vision.evaluation.measurement import KNN, Classifier, labels_text
 from ssl_vision.evaluation.protocol import Protocol
 from ssl_vision.metrics.accuracy_difference import AccuracyDifference, wilson_interval
 from ssl_vision.runs.evaluation_file import Variant, stated_differences, variant_of
@@ -46,7 +45,7 @@ class Row:
 
     features: str
     """``trained``, ``start`` (given weights from which training started), ``untrained`` (random weights),
-    ``pixels`` or a name of ``--beside``."""
+    ``pixels`` or a name of ``--other``."""
     layer: str
     """``backbone``, ``hidden``, ``projector`` or ``raw``."""
     metric: str

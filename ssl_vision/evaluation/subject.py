@@ -19,7 +19,7 @@ from ssl_vision.descriptions import stored_description
 from ssl_vision.encoders import Encoder, ModuleEncoder, measure_num_features
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor, embedding_by_all
-from ssl_vision.evaluation.measurement import Measurement, Source
+from ssl_vision.evaluation.measurement import Source
 from ssl_vision.evaluation.protocol import Protocol
 from ssl_vision.evaluation.results import START, Evaluation, Row, described_protocol, with_gains
 from ssl_vision.evaluation.splits import Pixels, Splits
@@ -140,7 +140,7 @@ def run_protocols(subject: Subject, protocols: Sequence[Protocol]) -> Evaluation
             for each in measured:
                 layers = tuple(layer for layer in protocol.layers if layer in each.layers) or each.layers[:1]
                 for layer in layers:
-                    rows += run_protocol(protocol, Source(each, layer, layers))
+                    rows += run_protocol(protocol, Source(each, layer, layers, protocol.measurements))
                 each.forget()
     if not any(row.features == trained.name for row in rows):
         raise InputError(f"nothing of the {trained.name} network could be measured: the lines above say why")
@@ -161,13 +161,9 @@ def run_protocol(protocol: Protocol, source: Source) -> Iterator[Row]:
     """
     splits, seed = source.extractor.splits, source.extractor.seed
     yielded: list[Row] = []
-    grouped: dict[type[Measurement], list[Measurement]] = {}
-    for measurement in protocol.measurements:
-        grouped.setdefault(type(measurement), []).append(measurement)
-    values_of = {kind: kind.measure_all(group, source, splits, seed) for kind, group in grouped.items()}
     for measurement in protocol.measurements:
         try:
-            values = list(next(values_of[type(measurement)]))
+            values = list(measurement.measure(source, splits, seed))
         except InputError:  # for example, of an image that cannot be decoded
             raise
         except (ValueError, torch.OutOfMemoryError) as error:
@@ -216,7 +212,7 @@ def compared(
     untrained: Callable[[], Method | Encoder],
     *,
     start: OpenedRun | None = None,
-    beside: Sequence[str],
+    others: Sequence[str],
     baseline: bool,
     pixels: bool,
     allow_class: Collection[str],
@@ -232,7 +228,7 @@ def compared(
         about: description of the trained network.
         untrained: builds the network with random weights.
         start: the weights from which training started, or None. They are given the same images.
-        beside: names and files of the others.
+        others: names and files of the others.
         baseline: True to measure the network before training, too.
         pixels: True to measure raw pixels, too.
         allow_class: classes outside this package that the files may name.
@@ -245,14 +241,14 @@ def compared(
     if start is not None:
         encoder = pretrained(start).backbone
         networks.append(trained.with_network(encoder, name=START, about="initial weights of training"))
-    for value in beside:
+    for value in others:
         name, _, file = value.partition("=")
         if not file or not _NAME.fullmatch(name) or name in _TAKEN:
             raise InputError(
-                f"--beside {value}: expected NAME=FILE, with a name other than {', '.join(_TAKEN)}"
+                f"--other {value}: expected NAME=FILE, with a name other than {', '.join(_TAKEN)}"
             )
         if any(name == network.name for network in networks):
-            raise InputError(f"--beside: two networks are named {name}")
+            raise InputError(f"--other: two networks are named {name}")
         networks.append(_read_network(local_file(file), file, name, trained, untrained, allow_class))
     if baseline:
         networks.append(trained.with_network(untrained(), name="untrained"))
@@ -277,7 +273,7 @@ def _read_network(
         network = untrained()
         encoder = network.backbone if isinstance(network, Method) else network
         options = "the encoder that is evaluated"
-        used = load_encoder_weights(encoder, read_weights(path, option="--beside"), path, options=options)
+        used = load_encoder_weights(encoder, read_weights(path, option="--other"), path, options=options)
         return trained.with_network(encoder, name=name, description=str(encoder), about=f"{file}: {used}")
     views = dataclasses.replace(trained.splits.views, size=about.size, mean=about.mean, std=about.std)
     splits = trained.splits.with_views(views)

@@ -106,7 +106,7 @@ def run(args: Sequence[str]) -> None:
             embedded()
             return
         with atomic_write(output) as partial_file:
-            features, done = embedded(place=output.parent)
+            features, done = embedded()
             others = {}
             if options.nearest is not None:
                 check("--nearest", options.nearest, at_most=len(features) - 1)
@@ -145,7 +145,6 @@ def embed_files(
     *,
     batch_size: int,
     strict: bool,
-    place: Path | None = None,
 ) -> tuple[Features, list[str]]:
     """Compute the features of image files with one batch in memory at a time.
 
@@ -157,7 +156,6 @@ def embed_files(
         names: paths of the files within the folder.
         batch_size: number of files per batch.
         strict: stop at a file that cannot be decoded, instead of skipping it with a warning.
-        place: directory of the temporary file of large features, as in `empty_rows`.
 
     Returns:
         Features, float32 (N, F), and the names of the N decoded files in order.
@@ -179,7 +177,7 @@ def embed_files(
         if not decoded:
             continue
         if not done:
-            features = empty_rows((len(names), values.shape[1]), folder=place)
+            features = empty_rows((len(names), values.shape[1]))
         features[len(done) : len(done) + len(decoded)] = torch.from_numpy(values)
         done += decoded
     if is_first() and not done:

@@ -167,7 +167,6 @@ def knn_table(
     temperatures: Sequence[float | None] = (0.1, None),
     metric: Literal["cosine", "euclidean"] = "cosine",
     backend: Literal["auto", "faiss", "torch"] = "auto",
-    dtype: torch.dtype = torch.float32,
     leave_one_out: bool = False,
 ) -> list[KNNScore]:
     """Compute the accuracies of k-nearest-neighbour classification for all ``ks`` and ``temperatures``.
@@ -188,7 +187,6 @@ def knn_table(
         metric: As in `nearest`. With "euclidean" the weight is exp(−distance/T), so that T has the unit of
             the features.
         backend: As in `nearest`.
-        dtype: As in `nearest`.
         leave_one_out: The bank is the queries, and no query is a neighbour of itself. Other rows with the
             same features are neighbours.
 
@@ -229,7 +227,7 @@ def knn_table(
         warn_of_large_k(max(ks), labels)
     increasing = sorted(set(used))
     searched = increasing[-1] + leave_one_out
-    neighbours = nearest(queries, bank, k=searched, backend=backend, metric=metric, dtype=dtype)
+    neighbours = nearest(queries, bank, k=searched, backend=backend, metric=metric)
     if leave_one_out:
         neighbours = without_own_row(neighbours)
     table = []

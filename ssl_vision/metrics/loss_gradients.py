@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ssl_vision.metrics.exact_float32 import exact_float32
+from ssl_vision.metrics.rows import exact_float32
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Function of the embeddings of two views, each (N, D), that returns a mean over the 2N embeddings."""

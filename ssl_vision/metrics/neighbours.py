@@ -10,14 +10,20 @@ import torch
 from torch import Tensor
 
 from ssl_vision.errors import check_choice
-from ssl_vision.metrics.exact_float32 import exact_float32
-from ssl_vision.metrics.rows import Features, LazyRows, check_features, map_rows, slices, unit_rows
+from ssl_vision.metrics.rows import (
+    Features,
+    LazyRows,
+    check_features,
+    exact_float32,
+    map_rows,
+    slices,
+    unit_rows,
+)
 from ssl_vision.progress import Progress
 
 QUERY_TILE = 512
 BANK_TILE = 65536
 FAISS_GPU_MAX_K = 2048
-HALVES = (torch.float16, torch.bfloat16)
 DIFFERENCES = 2**22
 """Maximum number of coordinates of query − neighbour in memory at a time."""
 
@@ -45,7 +51,6 @@ def nearest(
     *,
     backend: Literal["auto", "faiss", "torch"] = "auto",
     metric: Literal["cosine", "euclidean"] = "cosine",
-    dtype: torch.dtype = torch.float32,
 ) -> Neighbours:
     """Find the k nearest neighbours, with the largest s(q, b) = q·b / (‖q‖‖b‖) or −‖q − b‖.
 
@@ -63,14 +68,10 @@ def nearest(
             on it and FAISS supports it, otherwise on the CPU. "auto" uses FAISS if it supports the device of
             the tensors, otherwise torch.
         metric: "cosine" or "euclidean".
-        dtype: torch.float16 or torch.bfloat16 rounds the normalised rows; products and sums remain float32,
-            so that all backends agree. This is intended for GPUs, where "auto" then uses torch and its tensor
-            cores; it is not faster on a CPU. Of 200 neighbours among 50,000 random rows, float16 changes
-            0.05 % and bfloat16 0.33 %; of the predictions, 0.02 % and 0.32 % (benchmarks/knn.py).
 
     Raises:
-        ValueError: shapes or devices do not match, k is out of range, a value is not finite, the backend,
-            metric or dtype is unknown, or half precision is used with a distance.
+        ValueError: shapes or devices do not match, k is out of range, a value is not finite, or the backend
+            or metric is unknown.
         ImportError: backend="faiss" and FAISS is not installed.
 
     Example:
@@ -89,9 +90,6 @@ def nearest(
         raise ValueError(f"k: expected 1 to {len(bank)}, the rows of the bank, got {k}")
     check_choice("backend", backend, ("auto", "faiss", "torch"))
     check_choice("metric", metric, ("cosine", "euclidean"))
-    allowed = HALVES if metric == "cosine" else ()
-    if dtype not in (torch.float32, *allowed):
-        raise ValueError(f"dtype: expected {(torch.float32, *allowed)} for metric={metric!r}, got {dtype}")
     for name, rows in (("queries", queries), ("bank", bank)):
         if isinstance(rows, Tensor) and rows.numel() and not all(end.isfinite() for end in rows.aminmax()):
             raise ValueError(f"{name}: some of the {tuple(rows.shape)} values are not finite")
@@ -101,15 +99,13 @@ def nearest(
     with exact_float32(queries.device):
         on_gpu = queries.device.type == "cuda" and faiss_kind() == "gpu" and k < FAISS_GPU_MAX_K
         on_cpu = faiss_kind() != "none" and queries.device.type != "cuda"
-        use_faiss = backend == "faiss" or (
-            backend == "auto" and (on_cpu or (on_gpu and dtype == torch.float32))
-        )
+        use_faiss = backend == "faiss" or (backend == "auto" and (on_cpu or on_gpu))
         if metric == "euclidean":
             left, right = _lifted(queries, bank)
         else:
-            left, right = (map_rows(rows, lambda part: unit_rows(part).to(dtype)) for rows in (queries, bank))
+            left, right = map_rows(queries, unit_rows), map_rows(bank, unit_rows)
         if isinstance(left, Tensor) and isinstance(right, Tensor) and use_faiss and len(left) > 0:
-            neighbours = _search_faiss(left.float(), right.float(), k, on_gpu=on_gpu)
+            neighbours = _search_faiss(left, right, k, on_gpu=on_gpu)
         else:
             neighbours = _search_torch(left, right, k)
         return _by_distance(queries, bank, neighbours.index) if metric == "euclidean" else neighbours
@@ -233,20 +229,13 @@ def _search_torch(queries: Features, bank: Features, k: int) -> Neighbours:
         for rows in slices(queries, most=QUERY_TILE, times=4):  # a lazy bank is computed once for each part
             tile, best = queries[rows], None
             for part in slices(bank, most=BANK_TILE):
-                candidates = _top(_products(tile, bank[part]), k, part.start)
+                candidates = _top(tile @ bank[part].T, k, part.start)
                 best = candidates if best is None else _merge(best, candidates, k)
             if best is not None:
                 similarity[rows], index[rows] = best
             if job is not None:
                 job.advance(len(tile))
     return Neighbours(similarity, index)
-
-
-def _products(queries: Tensor, bank: Tensor) -> Tensor:
-    """Compute all q·b in float32, for rows of any precision."""
-    if queries.dtype == torch.float32 or not queries.is_cuda:
-        return queries.float() @ bank.float().T
-    return torch.mm(queries, bank.T, out_dtype=torch.float32)
 
 
 def _top(similarity: Tensor, k: int, offset: int) -> Neighbours:

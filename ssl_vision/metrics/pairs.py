@@ -7,7 +7,6 @@ from torch import Tensor
 
 from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.errors import check
-from ssl_vision.metrics.exact_float32 import exact_float32
 from ssl_vision.metrics.rows import (
     UNLABELLED,
     FeatureRows,
@@ -15,6 +14,7 @@ from ssl_vision.metrics.rows import (
     RepresentationMetric,
     check_features,
     checked_labels,
+    exact_float32,
     unit_rows,
 )
 
@@ -259,12 +259,10 @@ class Tolerance(LabelledRows):
     """Mean cosine of same-class pairs, T = E_{x≠y}[f(x)·f(y) 1{same class}] (MACL paper, Eq. 6).
 
     The mean is over all ordered pairs x ≠ y of labelled rows, so T is at most the share of same-class pairs,
-    1/C for C balanced classes. With ``conditional``, it is over same-class pairs only, in [-1, 1]. A
-    collapsed representation has the largest T, so read it together with accuracy. T is NaN if there is no
-    pair.
+    1/C for C balanced classes. A collapsed representation has the largest T, so read it together with
+    accuracy. T is NaN if there is no pair.
 
     Args:
-        conditional: Average over same-class pairs only.
         kwargs: Options of `torchmetrics.Metric`.
 
     Example:
@@ -283,10 +281,6 @@ class Tolerance(LabelledRows):
     order = 130
     higher_is_better = True
 
-    def __init__(self, conditional: bool = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.conditional = conditional
-
     def compute(self) -> Tensor:
         """Return T, a float64 scalar.
 
@@ -294,8 +288,7 @@ class Tolerance(LabelledRows):
             ValueError: there are no rows, or a label is below -1.
         """
         features, labels = self.labelled_rows()
-        tolerance, same_cosine, _ = class_cosines(unit_rows(features), labels)
-        return same_cosine if self.conditional else tolerance
+        return class_cosines(unit_rows(features), labels)[0]
 
 
 class SameCosine(DescribedMetric):

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.errors import check
-from ssl_vision.metrics.exact_float32 import exact_float32
-from ssl_vision.metrics.rows import RepresentationMetric, check_features, joined, unit_rows
+from ssl_vision.metrics.rows import RepresentationMetric, check_features, exact_float32, joined, unit_rows
 
 _STEPS = 2**20
 """Number of quantisation steps of cosines from 0 to 1."""

@@ -1,6 +1,7 @@
-"""Rows of features with labels: validation, storage and normalisation for the metrics."""
+"""Rows of features with labels for the metrics: validation, storage, normalisation and full precision."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
@@ -157,6 +158,29 @@ def unit_rows(features: Tensor) -> Tensor:
     length = torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
     unit: Tensor = scaled.div_(length.where(length > 0, 1.0))
     return unit.float()
+
+
+@contextmanager
+def exact_float32(device: torch.device) -> Iterator[None]:
+    """Run a block without gradients, without autocast, and with true float32 matrix products.
+
+    Training often allows TF32 or bfloat16 products, whose errors of 1e-3 in cosines are enough to change
+    neighbours. The settings are restored afterwards.
+    """
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
+    before = [backend.fp32_precision for backend in backends]
+    try:
+        common = torch.get_float32_matmul_precision()
+    except RuntimeError:  # the backends have been set one by one
+        common = "highest"
+    try:
+        torch.set_float32_matmul_precision("highest")  # with fp32_precision, reading allow_tf32 is an error
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(common)
+        for backend, precision in zip(backends, before, strict=True):
+            backend.fp32_precision = precision
 
 
 class RepresentationMetric(Metric, DescribedMetric):

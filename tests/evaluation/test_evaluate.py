@@ -17,8 +17,7 @@ from ssl_vision.encoders import ModuleEncoder
 from ssl_vision.evaluation import command
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import embed, embed_views
-from ssl_vision.evaluation.geometry import Geometry
-from ssl_vision.evaluation.measurement import Source
+from ssl_vision.evaluation.measurement import Geometry, Source
 from ssl_vision.evaluation.probe import linear_probe
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.main import main

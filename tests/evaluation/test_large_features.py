@@ -1,6 +1,5 @@
 """Tests of features mapped from a file: the same results as features in memory, with bounded memory."""
 
-import errno
 import json
 import os
 import shutil
@@ -12,9 +11,8 @@ import pytest
 import torch
 
 import ssl_vision.evaluation.features
-from ssl_vision.errors import InputError
-from ssl_vision.evaluation.feature_extractor import FeatureExtractor, digest_of_features
-from ssl_vision.evaluation.features import blocks, empty_rows, in_parts, is_finite, is_large
+from ssl_vision.evaluation.feature_extractor import FeatureExtractor
+from ssl_vision.evaluation.features import empty_rows, in_parts, is_finite, is_large
 from ssl_vision.main import main
 from ssl_vision.metrics.rows import LazyRows
 
@@ -66,22 +64,10 @@ def test_mapped_features_give_same_rows_as_features_in_memory(run, tmp_path, mon
         extracted.clear()
 
 
-def test_full_disk_error_names_folder(tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    monkeypatch.setattr(ssl_vision.evaluation.features, "IN_MEMORY", 0)
-    for folder, place in ((tmp_path, str(tmp_path)), (None, f"{tempfile.gettempdir()} (TMPDIR)")):
-        with pytest.raises(InputError) as error:
-            empty_rows((5, 3), folder=folder)
-        expected = f"{place}: 0.0 GiB of features cannot be written (No space left on device)"
-        assert str(error.value) == expected
-
-
 def test_only_large_rows_are_in_an_unnamed_file(tmp_path, monkeypatch):
     monkeypatch.setattr(ssl_vision.evaluation.features, "IN_MEMORY", 4 * 12)
-    small, large = empty_rows((4, 3), folder=tmp_path), empty_rows((5, 3), folder=tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    small, large = empty_rows((4, 3)), empty_rows((5, 3))
     assert (is_large(small), is_large(large), is_large(large[:1])) == (False, True, True)
     assert list(tmp_path.iterdir()) == []
     large.copy_(torch.arange(15.0).view(5, 3))
@@ -92,14 +78,12 @@ def test_only_large_rows_are_in_an_unnamed_file(tmp_path, monkeypatch):
         assert str(tmp_path) in maps.read()
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (9000, 2), (2, 5000, 3), (2, 2, 3, 4)])
-def test_blocks_digest_and_finite_check_ignore_memory_layout(shape):
-    values = torch.randn(shape).movedim(0, -1) if shape else torch.randn(shape)
-    joined = torch.cat([block.reshape(-1) for block in blocks(values)])
-    assert torch.equal(joined, values.contiguous().view(-1))
-    assert digest_of_features("k", {"a": values}) == digest_of_features("k", {"a": values.contiguous()})
+@pytest.mark.parametrize("shape", [(9000, 2), (2, 5000, 3)])
+def test_finite_check_ignores_memory_layout(shape):
+    values = torch.randn(shape).movedim(0, -1)
     assert is_finite(values)
-    assert not is_finite(values / 0)
+    values[..., -1, 0] = torch.inf
+    assert not is_finite(values)
 
 
 MEMORY = """
@@ -113,9 +97,8 @@ from ssl_vision.data import Digits, Images
 from ssl_vision.encoders import ModuleEncoder
 from ssl_vision.evaluation.feature_extractor import FeatureCache
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
-from ssl_vision.evaluation.knn_measurement import KNN
 from ssl_vision.evaluation.subject import run_protocol
-from ssl_vision.evaluation.measurement import Source
+from ssl_vision.evaluation.measurement import KNN, Source
 from ssl_vision.evaluation.probe import Linear
 from ssl_vision.evaluation.protocol import Protocol
 from ssl_vision.evaluation.splits import Splits

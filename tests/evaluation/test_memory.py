@@ -91,10 +91,9 @@ import ssl_vision.metrics.neighbours
 import ssl_vision.metrics.rows
 from ssl_vision.data import Digits, Images
 from ssl_vision.evaluation.splits import Pixels, Splits
-from ssl_vision.evaluation.knn_measurement import KNN
 from ssl_vision.evaluation.logistic import Logistic
 from ssl_vision.evaluation.subject import run_protocol
-from ssl_vision.evaluation.measurement import Source
+from ssl_vision.evaluation.measurement import KNN, Source
 from ssl_vision.evaluation.probe import Grid, Linear
 from ssl_vision.evaluation.protocol import Protocol
 

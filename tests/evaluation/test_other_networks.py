@@ -1,4 +1,4 @@
-"""Tests of ``--encoder`` (a network without a run) and ``--beside`` (networks evaluated beside a run)."""
+"""Tests of ``--encoder`` (a network without a run) and ``--other`` (networks evaluated beside a run)."""
 
 import json
 import shutil
@@ -81,9 +81,9 @@ def test_networks_beside_a_run_have_their_own_values(run, tmp_path, capsys):
     state = read_checkpoint(run).state
     torch.save({f"module.{name}": value for name, value in state.items()}, tmp_path / "own.pth")
     networks = {"larger": other, "exported": other / "backbone.safetensors", "own": tmp_path / "own.pth"}
-    beside = [f"--beside={name}={file}" for name, file in networks.items()]
+    others = [f"--other={name}={file}" for name, file in networks.items()]
     before = json.loads((run / "evaluation.json").read_text())
-    assert main(["evaluate", str(run), "--protocol=solo", *beside]) == 0
+    assert main(["evaluate", str(run), "--protocol=solo", *others]) == 0
     printed = capsys.readouterr().out
     assert (
         f"\nlarger: {other}, epoch 1\nexported: {networks['exported']}\nown: {networks['own']}: " in printed
@@ -94,7 +94,7 @@ def test_networks_beside_a_run_have_their_own_values(run, tmp_path, capsys):
     assert values(file, "own") == values(file, "trained")
     assert all(row in json.loads(file.read_text()) for row in before)
     assert "larger backbone" in protocols(Run(run))[1]
-    assert main(["evaluate", str(run), "--protocol=solo", *beside[:1], "--report=false"]) == 0
+    assert main(["evaluate", str(run), "--protocol=solo", *others[:1], "--report=false"]) == 0
     assert len(values(file, "larger")) == len(values(file, "own")) == 1  # "larger" is replaced, "own" is kept
 
 
@@ -108,13 +108,13 @@ def test_custom_encoder_with_own_weights_needs_no_file(tmp_path, monkeypatch, ca
     assert "untrained" not in printed
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_unsupported_image_size_is_reported_in_one_line(beside, run, tmp_path, capsys):
+@pytest.mark.parametrize("other", [False, True])
+def test_unsupported_image_size_is_reported_in_one_line(other, run, tmp_path, capsys):
     name, depth = "vit_tiny_patch16_224", "--encoder.dict_kwargs.depth=1"
     torch.save(timm.create_model(name, img_size=32, depth=1).state_dict(), tmp_path / "vit.pth")
     file = f"--weights={tmp_path / 'vit.pth'}"
     command = [f"--encoder=timm/{name}", depth, "--encoder.img_size=32", file, "--data=Digits"]
-    command += ["--protocol=solo", "--data.views.size=24", *([f"--beside=tiny={run}"] if beside else [])]
+    command += ["--protocol=solo", "--data.views.size=24", *([f"--other=tiny={run}"] if other else [])]
     assert main(["evaluate", *command]) == 2
     error = capsys.readouterr().err
     assert "trained: Timm cannot encode images (1, 3, 24, 24)" in error
@@ -154,11 +154,11 @@ def test_unsupported_image_size_is_reported_in_one_line(beside, run, tmp_path, c
         (["--encoder=ResNet", "--encoder.width=8", "--weights={run}"], "must match the file"),
         (["{run}", "--encoder=ResNet"], "give a checkpoint or --encoder, not both"),
         (["{run}", "--weights=x"], "--weights requires --encoder"),
-        (["{run}", "--beside=x"], "expected NAME=FILE"),
-        (["{run}", "--beside=pixels={run}"], "expected NAME=FILE, with a name other than"),
-        (["{run}", "--beside=a b={run}"], "expected NAME=FILE"),
-        (["{run}", "--beside=x={run}", "--beside=x={run}"], "two networks are named x"),
-        (["{run}", "--beside=x=none.pth"], "--beside none.pth: no such file or run directory"),
+        (["{run}", "--other=x"], "expected NAME=FILE"),
+        (["{run}", "--other=pixels={run}"], "expected NAME=FILE, with a name other than"),
+        (["{run}", "--other=a b={run}"], "expected NAME=FILE"),
+        (["{run}", "--other=x={run}", "--other=x={run}"], "two networks are named x"),
+        (["{run}", "--other=x=none.pth"], "--other none.pth: no such file or run directory"),
     ],
 )
 def test_invalid_command_is_reported_in_one_line(options, words, run, monkeypatch, capsys):

@@ -18,9 +18,8 @@ from ssl_vision.evaluation import finetune, probe
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.evaluation.finetune import FineTune
-from ssl_vision.evaluation.geometry import Geometry
-from ssl_vision.evaluation.knn_measurement import KNN
 from ssl_vision.evaluation.logistic import Logistic
+from ssl_vision.evaluation.measurement import KNN, Geometry
 from ssl_vision.evaluation.probe import Grid, Linear, ProbeRule
 from ssl_vision.evaluation.protocol import read_protocol, shipped
 from ssl_vision.evaluation.results import Row, described_protocol, table

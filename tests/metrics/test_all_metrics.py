@@ -76,9 +76,6 @@ CASES = {
         LABELLED, lambda *rows: m.pair_statistics(*rows).sensitivity, m.SemanticSensitivity, **EMPTY
     ),
     "Tolerance": Case(LABELLED, lambda *rows: m.pair_statistics(*rows).tolerance, m.Tolerance, **EMPTY),
-    "Tolerance, conditional": Case(
-        LABELLED, lambda *rows: m.pair_statistics(*rows).same_cosine, partial(m.Tolerance, True), **EMPTY
-    ),
     "Uniformity": Case(ONE, lambda rows: m.pair_statistics(rows).uniformity, m.Uniformity, **EMPTY),
     "effective_rank": Case(ONE, m.effective_rank),
     "feature_std": Case(ONE, m.feature_std),

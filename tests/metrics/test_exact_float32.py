@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from ssl_vision.metrics.exact_float32 import exact_float32
+from ssl_vision.metrics.rows import exact_float32
 
 ROWS = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
 

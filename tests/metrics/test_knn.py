@@ -224,15 +224,6 @@ def test_ties_prefer_first_neighbour_and_lowest_class():
             assert {s.top1 for s in knn_table(queries[own], truth[own], bank, labels, **options)} == {1.0}
 
 
-def test_half_precision_accuracy_is_close_to_exact():
-    (bank, labels), (queries, truth) = some_unlabelled(0, 400), some_unlabelled(1, 200)
-    exact = knn_table(queries, truth, bank, labels, num_classes=SEVEN, ks=(20,))
-    for dtype, tolerance in ((torch.float16, 0.01), (torch.bfloat16, 0.03)):
-        half = knn_table(queries, truth, bank, labels, num_classes=SEVEN, ks=(20,), dtype=dtype)
-        for exact_score, half_score in zip(exact, half, strict=True):
-            assert exact_score.top1 == pytest.approx(half_score.top1, abs=tolerance)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -122,20 +122,6 @@ def test_search_of_any_dtype_matches_float32(metric, dtype):
     assert result.similarity.dtype == torch.float32
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("dtype", "step"), [(torch.float16, 2e-3), (torch.bfloat16, 1e-2)])
-def test_half_precision_search_is_exact_on_rounded_rows(backend, dtype, step, small_tiles):
-    g = torch.Generator().manual_seed(0)
-    queries, bank = torch.randn(11, 6, generator=g), torch.randn(40, 6, generator=g)
-    result = nearest(queries, bank, 5, backend=backend, dtype=dtype)
-    rounded = [torch.nn.functional.normalize(rows).to(dtype).double() for rows in (queries, bank)]
-    similarity, index = (rounded[0] @ rounded[1].T).sort(dim=1, descending=True)
-    assert torch.equal(result.index, index[:, :5])
-    torch.testing.assert_close(result.similarity.double(), similarity[:, :5], atol=1e-6, rtol=0)
-    exact = nearest(queries, bank, 5, backend=backend).similarity
-    assert 0 < (result.similarity - exact).abs().max() < step
-
-
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_search_without_queries_returns_no_rows(backend, metric):
@@ -173,14 +159,6 @@ def test_search_ignores_surrounding_low_precision_settings(backend):
         (torch.ones(2, 3), torch.full((4, 3), torch.inf), 1, {}, "bank: .*finite"),
         (torch.ones(2, 3), torch.ones(4, 3), 1, {"backend": "annoy"}, "annoy"),
         (torch.ones(2, 3), torch.ones(4, 3), 1, {"metric": "dot"}, "metric must .*dot"),
-        (torch.ones(2, 3), torch.ones(4, 3), 1, {"dtype": torch.int8}, "dtype: .*int8"),
-        (
-            torch.ones(2, 3),
-            torch.ones(4, 3),
-            1,
-            {"metric": "euclidean", "dtype": torch.float16},
-            "dtype: .*euclidean.*float16",
-        ),
     ],
 )
 def test_invalid_arguments_raise_value_error(queries, bank, k, options, message):

@@ -266,8 +266,8 @@ LABELS = torch.tensor([0, 1, 0, 1, -1])
 H = math.sqrt(0.5)
 
 
-def measure(conditional, features=FEATURES, labels=LABELS):
-    metric = Tolerance(conditional)
+def measure(features=FEATURES, labels=LABELS):
+    metric = Tolerance()
     for rows, targets in zip(features.split(2), labels.split(2), strict=True):
         metric.update(rows, targets)
     return metric.compute()
@@ -275,16 +275,16 @@ def measure(conditional, features=FEATURES, labels=LABELS):
 
 def test_tolerance_matches_hand_computation():
     # 12 labelled ordered pairs; same class: two with cosine √½ (class 0), two with cosine 0 (class 1)
-    assert measure(conditional=False).item() == pytest.approx(2 * H / 12, abs=1e-7)
-    assert measure(conditional=True).item() == pytest.approx(2 * H / 4, abs=1e-7)
+    assert measure().item() == pytest.approx(2 * H / 12, abs=1e-7)
+    assert pair_statistics(FEATURES, LABELS).same_cosine.item() == pytest.approx(2 * H / 4, abs=1e-7)
 
 
 def test_tolerance_is_zero_or_nan_without_pairs_to_average():
     distinct_labels = torch.tensor([0, 1, 2, 3, -1])
-    assert measure(False, labels=distinct_labels).item() == 0.0
-    assert measure(True, labels=distinct_labels).isnan()
-    assert measure(False, labels=torch.full((5,), -1)).isnan()
-    assert measure(False, labels=torch.tensor([2, -1, -1, -1, -1])).isnan()
+    assert measure(labels=distinct_labels).item() == 0.0
+    assert pair_statistics(FEATURES, distinct_labels).same_cosine.isnan()
+    assert measure(labels=torch.full((5,), -1)).isnan()
+    assert measure(labels=torch.tensor([2, -1, -1, -1, -1])).isnan()
 
 
 def test_sensitivity_of_chunked_updates_matches_hand_computation():
