@@ -18,7 +18,7 @@ from ssl_vision.errors import check, check_choice
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.splits import Labels, Pixels, Splits
 from ssl_vision.metrics import Alignment, Representation, lidar, rank_correlation
-from ssl_vision.metrics.knn import KNNScore, knn_table
+from ssl_vision.metrics.knn import KNNScore, check_range, knn_table
 from ssl_vision.metrics.rows import (
     UNLABELLED,
     Features,
@@ -234,16 +234,8 @@ def labelled_splits(
     views: list[Features] = (
         [train_features] if isinstance(train_features, Tensor | LazyRows) else list(train_features)
     )
-    if not views:
-        raise ValueError("train_features: there are none")
     train = [labelled_rows(view, train_labels, num_classes, "train") for view in views]
     test = labelled_rows(test_features, test_labels, num_classes, "test")
-    if any(rows.shape[1] != test[0].shape[1] or rows.device != test[0].device for rows, _ in train):
-        raise ValueError(
-            f"train_features {tuple(views[0].shape)} on {views[0].device}, "
-            f"test_features {tuple(test_features.shape)} on {test_features.device}: "
-            "expected as many columns, on one device"
-        )
     return ([rows for rows, _ in train], train[0][1]), test
 
 
@@ -259,11 +251,7 @@ def labelled_rows(
         rows = rows.detach().float()
     if len(rows) == 0:
         raise ValueError(f"{split}_labels: none of the {len(labels)} rows is labelled")
-    low, high = int(targets.min()), int(targets.max())
-    if low < 0 or high >= num_classes:
-        raise ValueError(
-            f"{split}_labels: expected -1 to {num_classes - 1} for {num_classes=}, got {low} to {high}"
-        )
+    check_range(targets, num_classes, f"{split}_labels")
     if isinstance(rows, Tensor) and not rows.isfinite().all():
         raise ValueError(f"{split}_features: some of the {tuple(features.shape)} values are not finite")
     return rows, targets

@@ -15,7 +15,6 @@ from ssl_vision.progress import silenced
 
 T = TypeVar("T")
 
-_LONGEST_START = timedelta(minutes=5)
 _LONGEST_MEASUREMENT = timedelta(weeks=1)
 """Maximum time between two embeddings, in which the other processes wait for the first one."""
 
@@ -32,19 +31,13 @@ class ProcessEnded(InputError):
 
 @contextmanager
 def sharing() -> Iterator[None]:
-    """Connect the processes that torchrun started, for `process_group`; all but the first print only errors.
-
-    Raises:
-        InputError: not all processes call this function.
-    """
+    """Connect the processes of torchrun for `process_group`; all but the first print only errors."""
     if not dist.is_torchelastic_launched() or int(os.environ["WORLD_SIZE"]) == 1:
         yield
         return
     store, rank, size = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
     token = _STORE.set((store, rank, size))
     try:
-        with process_group(_LONGEST_START):
-            pass
         with silenced() if rank else nullcontext():
             yield
     finally:
@@ -58,7 +51,7 @@ def is_first() -> bool:
 
 
 @contextmanager
-def process_group(longest_wait: timedelta = _LONGEST_MEASUREMENT) -> Iterator[None]:
+def process_group() -> Iterator[None]:
     """Open a process group, in which all processes begin and end the body together.
 
     In a group that is open longer, metrics of torchmetrics would wait for the other processes. Outside of
@@ -69,10 +62,7 @@ def process_group(longest_wait: timedelta = _LONGEST_MEASUREMENT) -> Iterator[No
         return
     store, rank, size = shared
     store = dist.PrefixStore(f"ssl_vision/{next(_GROUPS)}", store)  # type: ignore[attr-defined]
-    try:
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=longest_wait)
-    except RuntimeError as error:
-        raise InputError(f"torchrun started {size} processes, which must all run the same command") from error
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=_LONGEST_MEASUREMENT)
     try:
         yield
         _communicated(dist.barrier)

@@ -60,7 +60,6 @@ class Splits:
         self.images, self.views, self.data, self.evaluated = images, views, data, evaluated
         self.superclasses, self.place = superclasses, dict(place or {})
         self._digests: dict[Split, str] = {}
-        self._labels: dict[Labels, Tensor] = {}
 
     @classmethod
     def of(
@@ -101,9 +100,7 @@ class Splits:
 
     def train_labels(self, share: Labels = "all") -> Tensor:
         """Labels of the training split, shape (N,); -1 outside the share that is used."""
-        if share not in self._labels:
-            self._labels[share] = label_subset(self.images["train"].labels, share)
-        return self._labels[share]
+        return label_subset(self.images["train"].labels, share)
 
     def counts(self, share: Labels = "all") -> dict[str, float]:
         """Numbers of labelled test and training images, and the largest share of a class in the former."""

@@ -243,12 +243,10 @@ def compared(
         networks.append(trained.with_network(encoder, name=START, about="initial weights of training"))
     for value in others:
         name, _, file = value.partition("=")
-        if not file or not _NAME.fullmatch(name) or name in _TAKEN:
-            raise InputError(
-                f"--other {value}: expected NAME=FILE, with a name other than {', '.join(_TAKEN)}"
-            )
-        if any(name == network.name for network in networks):
-            raise InputError(f"--other: two networks are named {name}")
+        taken = {*_TAKEN, *(network.name for network in networks)}
+        if not file or not _NAME.fullmatch(name) or name in taken:
+            names = ", ".join(sorted(taken))
+            raise InputError(f"--other {value}: expected NAME=FILE, with a name other than {names}")
         networks.append(_read_network(local_file(file), file, name, trained, untrained, allow_class))
     if baseline:
         networks.append(trained.with_network(untrained(), name="untrained"))

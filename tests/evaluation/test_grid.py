@@ -115,7 +115,6 @@ def test_stratified_takes_its_share_of_every_class(share):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"test_features": TEST[0][:, :5]}, "columns"),
         ({"train_labels": TRAIN[1] + 4}, "train_labels"),
         ({"train_features": TRAIN[0][:1], "train_labels": TRAIN[1][:1]}, "too few to hold some out"),
     ],

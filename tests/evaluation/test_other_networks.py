@@ -157,7 +157,7 @@ def test_unsupported_image_size_is_reported_in_one_line(other, run, tmp_path, ca
         (["{run}", "--other=x"], "expected NAME=FILE"),
         (["{run}", "--other=pixels={run}"], "expected NAME=FILE, with a name other than"),
         (["{run}", "--other=a b={run}"], "expected NAME=FILE"),
-        (["{run}", "--other=x={run}", "--other=x={run}"], "two networks are named x"),
+        (["{run}", "--other=x={run}", "--other=x={run}"], "expected NAME=FILE, with a name other than"),
         (["{run}", "--other=x=none.pth"], "--other none.pth: no such file or run directory"),
     ],
 )

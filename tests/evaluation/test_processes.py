@@ -342,28 +342,18 @@ def test_damaged_file_is_reported_once_by_several_processes(images, tiny_run, tm
 
 
 CALLS = """
-import os, sys
-from datetime import timedelta
-from ssl_vision.errors import InputError
+import os
 from ssl_vision.evaluation import processes
 
 rank = int(os.environ["RANK"])
 for _ in range(2):
     with processes.sharing(), processes.process_group():
         assert processes.agreed(rank + 5) == 5
-processes._LONGEST_START = timedelta(seconds=2)
-if rank == 0:
-    try:
-        with processes.sharing():
-            pass
-    except InputError as error:
-        print(error)
 """
 
 
 @pytest.mark.long
-def test_processes_reconnect_and_time_out(tmp_path):
+def test_processes_reconnect(tmp_path):
     (tmp_path / "calls.py").write_text(CALLS)
-    code, out, error = torchrun(2, tmp_path / "calls.py", module=())
+    code, _, error = torchrun(2, tmp_path / "calls.py", module=())
     assert code == 0, error
-    assert out == "torchrun started 2 processes, which must all run the same command\n"

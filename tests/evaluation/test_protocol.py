@@ -14,7 +14,7 @@ from settings import TINY
 
 from ssl_vision.data import CIFAR10, STL10, Digits
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation import finetune, probe
+from ssl_vision.evaluation import finetune, measurement, probe
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.evaluation.finetune import FineTune
@@ -25,7 +25,7 @@ from ssl_vision.evaluation.protocol import read_protocol, shipped
 from ssl_vision.evaluation.results import Row, described_protocol, table
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.main import main
-from ssl_vision.metrics import KNNAccuracy, rank_correlation
+from ssl_vision.metrics import KNNAccuracy, knn_table, rank_correlation
 from ssl_vision.pretrained.opened_run import open_run
 from ssl_vision.runs.checkpoint import read_checkpoint
 
@@ -190,7 +190,11 @@ def test_table_has_intervals_and_chance_of_accuracies():
     assert Row.read(rows[0].as_dict()) == rows[0]
 
 
-def test_user_protocol_file_is_evaluated(run, tmp_path, capsys):
+def test_user_protocol_file_is_evaluated(run, tmp_path, capsys, monkeypatch):
+    searches, search = [], knn_table
+    monkeypatch.setattr(
+        measurement, "knn_table", lambda *args, **options: searches.append(args) or search(*args, **options)
+    )
     file = tmp_path / "mine.yaml"
     file.write_text(
         "layers: [projector]\nmeasurements:\n- knn: {k: 3, vote: majority}\n- knn: {k: 7, temperature: 0.5}\n"
@@ -199,6 +203,7 @@ def test_user_protocol_file_is_evaluated(run, tmp_path, capsys):
     rows = rows_of(run, f"--protocol={file}")
     assert {(row["protocol"], row["layer"]) for row in rows} == {("mine", "projector")}
     assert [row["metric"] for row in rows] == ["knn_top1", "knn_top1", "grid_top1", "logistic_top1"]
+    assert len(searches) == 1
     assert rows[2]["lr"] in (0.01, 1.0)
     assert rows[2]["weight_decay"] == 0
     printed = capsys.readouterr()

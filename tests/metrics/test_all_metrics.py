@@ -31,12 +31,9 @@ def extended(features, labels):
     }
 
 
-def tops(scores):
-    return [score.top1 for score in scores]
-
-
 def table(bank, labels, queries, truth):
-    return tops(m.knn_table(queries, truth, bank, labels, num_classes=5, ks=KS, temperatures=TEMPERATURES))
+    scores = m.knn_table(queries, truth, bank, labels, num_classes=5, ks=KS, temperatures=TEMPERATURES)
+    return [score.top1 for score in scores]
 
 
 def add_both_splits(metric, bank, labels, queries, truth):
