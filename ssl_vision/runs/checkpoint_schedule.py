@@ -223,11 +223,14 @@ class ResumeCheckpoint(Checkpoint):
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Commit the last complete checkpoint, unless it was saved during an unfinished validation."""
+        """Commit the last complete checkpoint.
+
+        One that was saved during an unfinished validation, or whose rows may be missing, is discarded.
+        """
         self.interruption.stop_listening()
         if self.folder.lock.lost:
             return
-        if self._before_validation is not None:
+        if self._before_validation is not None or isinstance(exception, OSError):
             self.files.discard()
         _sync(trainer)
         self.files.commit()

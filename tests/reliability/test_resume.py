@@ -1,6 +1,7 @@
 """Tests that an interrupted and resumed run equals the uninterrupted run bit for bit."""
 
 import csv
+import errno
 import os
 import shlex
 import shutil
@@ -17,6 +18,7 @@ from settings import TINY
 from ssl_vision.callbacks import StepSeeds
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
+from ssl_vision.runs import log
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.folder import RunFolder
 
@@ -225,6 +227,25 @@ def test_sigterm_before_first_step_saves_and_resumes_exactly(tmp_path, reference
     monkeypatch.undo()
     assert everything(tmp_path / "run")["global_step"] == 1
     assert fit(tmp_path, "--ckpt_path=last") == 0
+    assert not difference_of_runs(tmp_path / "run", reference)
+
+
+@pytest.mark.parametrize("failing", [6, pytest.param(8, marks=LONG)])
+def test_run_whose_log_cannot_be_written_resumes_exactly(tmp_path, reference, monkeypatch, capsys, failing):
+    """The checkpoint of the step is complete, but its row is missing."""
+    add = log._Table.add
+
+    def failing_add(table, row):
+        if row["step"] == str(failing - 1):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        add(table, row)
+
+    monkeypatch.setattr(log._Table, "add", failing_add)
+    assert fit(tmp_path, "--save_every_n_steps=2") == 1
+    monkeypatch.undo()
+    assert "No space left on device" in capsys.readouterr().err
+    assert everything(tmp_path / "run")["global_step"] == failing - 2
+    assert fit(tmp_path, "--ckpt_path=last", "--save_every_n_steps=2") == 0
     assert not difference_of_runs(tmp_path / "run", reference)
 
 
