@@ -158,9 +158,9 @@ def test_resuming_with_changed_config_is_refused(tmp_path, tiny_run, capsys, cha
     assert (tmp_path / "run" / "metrics.csv").read_text() == before
 
 
-def test_existing_run_is_overwritten_only_on_request(tmp_path, unvalidated_run, capsys):
-    shutil.copytree(unvalidated_run, tmp_path / "run")
+def test_existing_run_is_overwritten_only_on_request(tmp_path, capsys):
     short = "--trainer.limit_val_batches=0"
+    assert fit(tmp_path, short) == 0
     assert fit(tmp_path, short) == 2
     assert "--ckpt_path last" in capsys.readouterr().err
     assert fit(tmp_path, short, "--model.optimizer.lr=0.5") == 2

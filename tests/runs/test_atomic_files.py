@@ -105,7 +105,7 @@ def test_clear_deletes_only_files_written_by_the_package(folder, precious):
     run.checkpoints.mkdir()
     for file in (run.config_file, *package_files):
         file.write_text(row)
-    FeatureCache(run.features).get("test-views", ("x",), ("a",), lambda: {"a": torch.ones(1)})
+    FeatureCache(run.features).get("test-views", ("x",), ("a",), lambda: {"a": torch.ones(1, 1)})
     package_files += run.features.iterdir()
     for name in user_files:
         (folder / name).parent.mkdir(exist_ok=True)

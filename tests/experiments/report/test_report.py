@@ -471,7 +471,7 @@ def test_fit_with_report_false_writes_no_page(tiny_run):
 
 @pytest.mark.parametrize(
     ("args", "word"),
-    [([], "give the directory first"), (["nowhere"], "no such directory"), (["--outptu=x"], "output")],
+    [([], "required: runs"), (["nowhere"], "no such directory"), (["--outptu=x"], "output")],
 )
 def test_invalid_options_are_reported_in_one_line(args, word, capsys):
     assert main(["report", *args]) == 2
