@@ -301,6 +301,8 @@ class Method(pl.LightningModule, ABC):
         self._equal_shares = isinstance(loader, Batches) and loader.equal_shares
         if self.cuda_graph:
             self._graphed = GraphedTraining.of_run(self)
+        else:
+            GraphedTraining.suggest(self)
 
     def on_train_epoch_start(self) -> None:
         """Set the epoch of the objective, of frozen encoders and of the CUDA graph."""
