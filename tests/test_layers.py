@@ -166,7 +166,7 @@ CAPS = {
     "experiments/reproduce": (515, 4),
     "experiments/sweeps": (1237, 8),
     "export": (590, 5),
-    "methods": (957, 13),
+    "methods": (974, 13),
     "metrics": (1035, 11),
     "objectives": (2023, 19),
     "pretrained": (292, 4),

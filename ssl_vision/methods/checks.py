@@ -1,9 +1,11 @@
 """Checks of the parts of a method before training, which name the option to change."""
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from pytorch_lightning.utilities import rank_zero_warn
+from torch import Tensor
 
 from ssl_vision.data.module import ImageData
 from ssl_vision.encoders import Encoder, Timm, measure_num_features
@@ -95,3 +97,29 @@ def check_images(encoder: Encoder, data: ImageData) -> None:
             measure_num_features(encoder, smaller, channels)
         except ValueError as error:
             raise InputError(f"data.progressive_resizing to {smaller}: {error}") from error
+
+
+def check_shapes(stored: Mapping[str, Tensor], own: Mapping[str, Tensor], *, method: str) -> None:
+    """Check that the shapes of a checkpoint's tensors are those of a model.
+
+    Args:
+        stored: tensors of the checkpoint.
+        own: tensors of the model.
+        method: name of the method's class, for the message.
+
+    Raises:
+        InputError: a shape differs, such as that of a memory bank if the number of images has changed.
+    """
+    for name, tensor in stored.items():
+        if name in own and own[name].shape != tensor.shape:
+            memory = name.startswith("objective.") and len(own[name]) != len(tensor)
+            raise InputError(
+                f"the checkpoint's {name} has shape {tuple(tensor.shape)}, the model's "
+                f"{tuple(own[name].shape)}: "
+                + (
+                    "train on as many images as before"
+                    if memory
+                    else "give the encoder and the sizes with which it was trained, as in "
+                    f"{method}.load_from_checkpoint(FILE, encoder=…)"
+                )
+            )

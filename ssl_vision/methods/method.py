@@ -21,7 +21,7 @@ from ssl_vision.descriptions import DescribedMetric
 from ssl_vision.encoders import Encoder, ResNet, as_encoder, build, floating_dtype
 from ssl_vision.errors import InputError, check, check_choice
 from ssl_vision.lightning_private import create_train_loader
-from ssl_vision.methods.checks import check_images, check_objective, prepare_objective
+from ssl_vision.methods.checks import check_images, check_objective, check_shapes, prepare_objective
 from ssl_vision.methods.cuda_graph import GraphedTraining, count_step
 from ssl_vision.methods.optimizer import OptimizerRule
 from ssl_vision.methods.outputs import Layers, ViewOutputs
@@ -430,7 +430,12 @@ class Method(pl.LightningModule, ABC):
             checkpoint["objective_buffers"] = unsaved
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Load non-persistent buffers of the objective."""
+        """Load non-persistent buffers of the objective, and check that the tensors' shapes are the model's.
+
+        Raises:
+            InputError: a shape differs, such as that of a memory bank if the number of images has changed.
+        """
+        check_shapes(checkpoint["state_dict"], self.state_dict(), method=type(self).__name__)
         saved = checkpoint.get("objective_buffers", {})
         for name, buffer in list(self.named_buffers()):
             if name in saved:

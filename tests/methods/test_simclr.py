@@ -191,6 +191,8 @@ def test_checkpoint_saved_by_trainer_restores_network(tmp_path):
     restored = SimCLR.load_from_checkpoint(tmp_path / "model.ckpt", encoder=SMALL["encoder"], objective=DCL())
     assert restored.backbone.num_features == 32
     torch.testing.assert_close(restored.eval()(VIEWS).projector, model.eval()(VIEWS).projector)
+    with pytest.raises(InputError, match=r"as in SimCLR\.load_from_checkpoint\(FILE, encoder="):
+        SimCLR.load_from_checkpoint(tmp_path / "model.ckpt")
 
 
 @pytest.mark.parametrize("bn", ["joint", "per_view"])
