@@ -247,6 +247,8 @@ class FitCLI(LightningCLI):
         text = ""
         if checkpoint is not None and not trained:
             done = f"{epochs_text(checkpoint.epoch)} and {trainer.global_step} steps are done"
+            if self.recorded["trainer"]["max_time"]:
+                done += f" within --trainer.max_time {self.recorded['trainer']['max_time']}"
             text = f"nothing was left to train: {early_stopping(trainer) or done}\n"
         known = data if isinstance(data, ImageData) else None
         images = None if known is None else known.batch_size * trainer.world_size

@@ -237,5 +237,7 @@ def test_run_ended_by_time_limit_says_so_when_started_again(tmp_path, capsys, mo
     capsys.readouterr()
     monkeypatch.undo()
     assert fit(tmp_path, "--trainer.max_epochs=50", limit, "--ckpt_path=last") == 0
-    assert capsys.readouterr().out.startswith("nothing was left to train: ")
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("nothing was left to train: ")
+    assert first.endswith("steps are done within --trainer.max_time 00:00:00:09")
     assert Run(tmp_path / "run").steps == steps
