@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterator
 from statistics import median
 
+from ssl_vision.cli.config_objects import outside_classes
 from ssl_vision.data import ImageData
 from ssl_vision.descriptions import described, description_of
 from ssl_vision.metrics.accuracy_difference import wilson_interval
@@ -31,8 +32,12 @@ def summary(
     lines += [f"  {line}" for line in aligned(list(_facts(run, images)), left=2).splitlines()]
     lines += validation_lines(run)
     folder = shlex.quote(str(run.folder.path))
+    for name in outside_classes([run.config["model"], run.config["data"]]):
+        folder += f" --allow_class {name}"
     if data is None or data.num_classes:
-        lines.append(f"next: ssl-vision evaluate {folder}   kNN and a linear probe")
+        tested = data is None or data.test_share or data.has("test") or data.has("val")
+        test = "" if tested else " --data.test FOLDER"
+        lines.append(f"next: ssl-vision evaluate {folder}{test}   kNN and a linear probe")
     if not report:
         lines.append(f"next: ssl-vision report {folder}     an HTML report with a map of the images")
     return "\n".join(lines)

@@ -54,6 +54,8 @@ class Timm(ModuleEncoder):
         if not timm.is_model(name):
             near = difflib.get_close_matches(name, timm.list_models(), n=1, cutoff=0.5)
             raise ValueError(f"timm has no model '{name}'" + (f", did you mean '{near[0]}'?" if near else ""))
+        if "checkpoint_path" in kwargs:
+            raise ValueError("use --initial_checkpoint instead of checkpoint_path")
         options = dict(kwargs) if img_size is None else {**kwargs, "img_size": img_size}
         if in_channels != 3:
             options["in_chans"] = in_channels

@@ -301,13 +301,13 @@ class KNN(Measurement):
     def measure(self, source: Source, splits: Splits, seed: int) -> Iterator[Value]:
         """Top-1 accuracy of the vote."""
         group = dict.fromkeys(each for each in (*source.measurements, self) if isinstance(each, KNN))
-        score = _knn_scores(tuple(group), source, splits)[self]
+        score = knn_scores(tuple(group), source, splits)[self]
         about = {"k": score.k, "temperature": score.temperature, "distance": self.distance}
         yield Value("knn_top1", score.top1, {"bank": "train", "vote": self.vote} | about, score.correct)
 
 
 @functools.lru_cache(maxsize=1)
-def _knn_scores(measurements: tuple[KNN, ...], source: Source, splits: Splits) -> dict[KNN, KNNScore]:
+def knn_scores(measurements: tuple[KNN, ...], source: Source, splits: Splits) -> dict[KNN, KNNScore]:
     """Compute the score of each measurement from one search for each distance."""
     scores: dict[KNN, KNNScore] = {}
     for distance in dict.fromkeys(each.distance for each in measurements):

@@ -19,7 +19,7 @@ from ssl_vision.descriptions import stored_description
 from ssl_vision.encoders import Encoder, ModuleEncoder, measure_num_features
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor, embedding_by_all
-from ssl_vision.evaluation.measurement import Source
+from ssl_vision.evaluation.measurement import Source, knn_scores
 from ssl_vision.evaluation.protocol import Protocol
 from ssl_vision.evaluation.results import START, Evaluation, Row, described_protocol, with_gains
 from ssl_vision.evaluation.splits import Pixels, Splits
@@ -142,6 +142,7 @@ def run_protocols(subject: Subject, protocols: Sequence[Protocol]) -> Evaluation
                 for layer in layers:
                     rows += run_protocol(protocol, Source(each, layer, layers, protocol.measurements))
                 each.forget()
+    knn_scores.cache_clear()  # which keeps the last network
     if not any(row.features == trained.name for row in rows):
         raise InputError(f"nothing of the {trained.name} network could be measured: the lines above say why")
     train, test = splits.images["train"], splits.images["test"]

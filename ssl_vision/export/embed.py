@@ -24,10 +24,11 @@ from ssl_vision.encoders import Encoder, device_of
 from ssl_vision.errors import InputError, check
 from ssl_vision.evaluation.features import by_layer, chosen_device, empty_rows
 from ssl_vision.evaluation.processes import agreed, gathered, is_first, process_group, sharing
+from ssl_vision.hub import is_address
 from ssl_vision.methods import Method
 from ssl_vision.metrics.neighbours import nearest_others
 from ssl_vision.optional import needed
-from ssl_vision.pretrained.backbones import Description, pretrained, read_backbone
+from ssl_vision.pretrained.backbones import SUFFIX, Description, pretrained, read_backbone
 from ssl_vision.pretrained.encoder_options import add_encoder_options, described_encoder, with_classes
 from ssl_vision.pretrained.opened_run import open_run
 from ssl_vision.runs.files import atomic_write
@@ -134,6 +135,8 @@ def _network(parser: ArgumentParser, options: Namespace, allow_class: Collection
         raise InputError("give --weights, a run, an exported file or hf://OWNER/NAME, or --encoder, too")
     if layer == "backbone":
         return Network(*read_backbone(options.weights, allow_class=allow_class))
+    if is_address(options.weights) or Path(options.weights).suffix == SUFFIX:
+        raise InputError(f"{options.weights} has the backbone only: --layer {layer} takes a run")
     run = open_run(options.weights, allow_class=allow_class)
     return Network(run.trained().eval(), pretrained(run).description, layer)
 

@@ -50,6 +50,8 @@ def run(args: Sequence[str]) -> None:
     allow_class, options = allowed_classes(args), parser.parse_args(with_classes(args))
     if options.push is not None and options.format != "safetensors":
         raise InputError("--push uploads the safetensors format only: remove --format")
+    if options.push is None and (options.private is not None or options.license is not None):
+        raise InputError("--private and --license require --push")
     form = FORMATS[options.format]
     if options.output is not None and Path(options.output).suffix != form.suffix:
         raise InputError(f"--output {options.output} must end with {form.suffix}")

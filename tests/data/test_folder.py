@@ -64,7 +64,6 @@ def test_root_without_train_folder_is_train_split_except_test_images(tmp_path):
         (["train", "a"], {}, 2),
         (["train", "test", "a", "b"], {}, 4),
         (["train", "x", "a"], {"val_folder": "x"}, 2),
-        (["test", "a"], {}, None),
         (["train", "test", "validation"], {}, None),
         (["train", "a"], {"train": "."}, None),
         (["train", "a"], {"train": "a"}, None),
@@ -351,3 +350,11 @@ def test_black_floating_point_images_are_warned_about():
     content = tiff(FLOATS, 1)
     with pytest.warns(UserWarning, match="images of values up to 1 are black without pixel_range"):
         assert square(open_image(content), 4).max() == 1
+
+
+def test_class_named_like_a_split_is_named_in_a_warning(tmp_path):
+    for name in ("cat", "dog", "test"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "0.png")
+    with pytest.warns(UserWarning, match="that are splits, not classes: test$"):
+        assert folder(tmp_path).listing("train").classes == ("cat", "dog")

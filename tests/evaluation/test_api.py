@@ -3,7 +3,9 @@
 It must equal the command where both apply.
 """
 
+import gc
 import json
+import weakref
 
 import numpy as np
 import pytest
@@ -256,3 +258,13 @@ def test_values_after_the_label_are_ignored():
         for each in (pairs, triples)
     ]
     assert results[0] == results[1]
+
+
+def test_evaluate_keeps_no_network():
+    encoder = nn.Flatten()
+    data = [(torch.rand(3, 8, 8), row % 3) for row in range(30)]
+    ssl_vision.evaluate(encoder, train=data, test=data, protocol="solo")
+    network = weakref.ref(encoder)
+    del encoder
+    gc.collect()
+    assert network() is None

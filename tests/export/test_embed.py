@@ -191,7 +191,7 @@ def test_corrupt_files_stop_strict_embed_or_are_skipped_by_name(
         (["IMAGES", "--weights=RUN", "--output=f.csv"], "must end with .npz or .parquet"),
         (["IMAGES", "--weights=RUN", "--output=f.npz", "--batch_size=0"], "batch_size"),
         (["IMAGES", "--weights=RUN", "--output=f.npz", "--layer=conv1"], "layer"),
-        (["IMAGES", "--weights=FILE", "--output=f.npz", "--layer=hidden"], "not a readable checkpoint"),
+        (["IMAGES", "--weights=FILE", "--output=f.npz", "--layer=hidden"], "--layer hidden takes a run"),
         (["IMAGES", "--weights=RUN", "--output=RUN/config.yaml/f.npz"], "cannot be written"),
         (["IMAGES", "--encoder=ResNet", "--output=f.npz"], "has random weights: give some with --weights"),
         (

@@ -180,7 +180,7 @@ def test_embed_and_initial_checkpoint_accept_an_address(hub, exported, tmp_path,
     assert torch.equal(backbone.conv1.weight, load_file(exported)["conv1.weight"])
     assert f"initial_checkpoint: {ADDRESS}" in (tmp_path / "runs" / "further" / "config.yaml").read_text()
     assert main(["embed", "images", f"--weights={ADDRESS}", "--output=x.npz", "--layer=projector"]) == 2
-    assert "holds an encoder, but a checkpoint is required" in one_line_error(capsys)
+    assert "--layer projector takes a run" in one_line_error(capsys)
 
 
 def test_timm_loads_an_uploaded_timm_encoder(hub, tmp_path, monkeypatch):
@@ -309,6 +309,7 @@ def test_download_without_network_raises_one_line_input_error(monkeypatch, tmp_p
         (["--push=me/it"], "--push me/it: 403 Forbidden"),
         (["--push=others/it"], "--push others/it: 403 Forbidden"),
         ([f"--push={NAME}", "--license=none"], "must be one of [apache-2.0, mit]"),
+        (["--license=mit"], "--private and --license require --push"),
         ([f"--push={OWNER}/public", "--private=true"], "exists and is public, so nothing was uploaded"),
     ],
 )

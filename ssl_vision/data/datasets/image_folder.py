@@ -207,6 +207,8 @@ class ImageFolder(DecodedData):
             folder = self.folder_of(name)
             others = self._folders.others(folder) if name == "train" else set()
             self._listings[name] = list_images(folder, but=others)
+            if folder == self.root and (taken := sorted(path.name for path in others if path.is_dir())):
+                rank_zero_warn(f"folders of {folder} that are splits, not classes: {', '.join(taken)}")
             if name == "train" and folder.parent == self.root and self.train == NAMES["train"][0]:
                 rest = count_images(self.root, but={folder, *self._folders.others(self.root)})
                 if rest:

@@ -156,8 +156,8 @@ def _check_trials(plan: Plan) -> None:
         InputError: ``ssl-vision fit`` has no such option or class, the sweep sets the option itself, or no
             trial can log the metric.
     """
-    passed = (word.partition("=")[0].removeprefix("--") for word in plan.options)
-    for name in (*plan.file.distributions, *passed):
+    passed = {word.partition("=")[0].removeprefix("--") for word in plan.options if word.startswith("--")}
+    for name in (*plan.file.distributions, *(passed - {"report"})):
         if name in _SETTLED:
             raise InputError(f"{name}: a sweep sets this option itself")
     trials = plan.trials[:_CHECKED] or [next(plan.random_trials())]

@@ -11,7 +11,7 @@ from jsonargparse.typing import PositiveInt
 
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.cli.suggestions import check_keys, closest_match
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, check, check_choice
 from ssl_vision.runs.files import parse_yaml
 
 DISTRIBUTIONS = ("constant", "categorical", "int_uniform", "uniform", "q_uniform", "log_uniform_values")
@@ -64,17 +64,22 @@ class EarlyTermination:
     s: PositiveInt | None = None
     eta: PositiveInt = 3
 
-    @property
-    def first(self) -> int:
-        """Number of the first value at which trials are compared.
+    def check(self) -> None:
+        """Check what the parser cannot.
 
         Raises:
-            InputError: there is neither min_iter, nor max_iter and s.
+            InputError: eta is 1, or there are not either min_iter, or max_iter and s.
         """
-        if self.min_iter is not None:
-            return int(self.min_iter)
-        if self.max_iter is None or self.s is None:
+        check("early_terminate.eta", self.eta, at_least=2)
+        given = [each is not None for each in (self.min_iter, self.max_iter, self.s)]
+        if given not in ([True, False, False], [False, True, True]):
             raise InputError("early_terminate: give min_iter, or max_iter and s")
+
+    @property
+    def first(self) -> int:
+        """Number of the first value at which trials are compared."""
+        if self.max_iter is None or self.s is None:
+            return int(self.min_iter or 1)
         return max(1, int(self.max_iter // self.eta**self.s))
 
 
@@ -124,7 +129,8 @@ def size(distribution: Any) -> float:
         return len(distribution.choices)
     if distribution.step is None:
         return math.inf
-    return int((distribution.high - distribution.low) / distribution.step) + 1
+    steps: int = round((distribution.high - distribution.low) / distribution.step)
+    return steps + 1
 
 
 def parse_sweep(text: str, *, where: str, cap: int | None = None) -> SweepFile:
@@ -153,6 +159,8 @@ def _file(content: Any, cap: int | None) -> SweepFile:
     others = {key: value for key, value in content.items() if key != "parameters"}
     options = vars(parser.instantiate(parser.parse_object(others)))
     options["run_cap"] = cap or options["run_cap"]
+    if options["early_terminate"] is not None:
+        options["early_terminate"].check()
     if options["run_cap"] is None and options["method"] != "grid":
         raise InputError(f"method {options['method']} has no end: set run_cap in the file, or --trials")
     for macro in filter(None, map(WHOLE.fullmatch, options["command"])):
@@ -196,7 +204,9 @@ def read_parameter(where: str, given: Mapping[str, Any]) -> Any:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if "value" in given or "values" in given:
-        check_keys(where, given, ("value", "values", "distribution"))
+        key, kind = ("values", "categorical") if "values" in given else ("value", "constant")
+        check_keys(where, given, (key, "distribution"))
+        check_choice(f"{where}.distribution", given.get("distribution", kind), (kind,))
         values = given.get("values", [given.get("value")])
         if not isinstance(values, list) or not values:
             raise InputError(f"{where}.values: expected a list of values, got {values}")
@@ -206,10 +216,14 @@ def read_parameter(where: str, given: Mapping[str, Any]) -> Any:
     if name not in DISTRIBUTIONS:
         supported = ", ".join(DISTRIBUTIONS)
         raise InputError(f"{where}.distribution: '{name}' is not supported; available: {supported}")
+    if name in ("constant", "categorical"):
+        raise InputError(f"{where}: {name} needs '{'value' if name == 'constant' else 'values'}'")
     check_keys(where, given, ("min", "max", "distribution", *(("q",) if name == "q_uniform" else ())))
     step = given.get("q", 1)
     if name == "int_uniform" and not whole:
         raise InputError(f"{where}: int_uniform needs integers min and max")
+    if texts := [end for end in ("min", "max", "q") if isinstance(given.get(end), str)]:
+        raise InputError(f"{where}.{texts[0]}: is text, as YAML reads 1e-3: write numbers, such as 1.0e-3")
     try:
         if name == "int_uniform" or (name == "q_uniform" and whole and type(step) is int):
             return IntDistribution(given["min"], given["max"], step=step)

@@ -6,7 +6,7 @@ from optuna.distributions import CategoricalDistribution
 from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
 
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.sweeps.sweep_file import parse_sweep, read_parameter
+from ssl_vision.experiments.sweeps.sweep_file import parse_sweep, read_parameter, size
 from ssl_vision.experiments.sweeps.trials import Plan
 
 GOOD = """
@@ -83,10 +83,27 @@ def test_invalid_sweep_raises_input_error(keys, line):
     assert str(error.value).startswith(line)
 
 
-def test_early_termination_without_a_bracket_raises_input_error():
-    file = parse_sweep(changed(early_terminate={"type": "hyperband"}), where="f")
-    with pytest.raises(InputError, match="give min_iter, or max_iter and s"):
-        _ = file.early_terminate.first
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({}, "give min_iter, or max_iter and s"),
+        ({"max_iter": 9}, "give min_iter, or max_iter and s"),
+        ({"min_iter": 1, "max_iter": 9, "s": 1}, "give min_iter, or max_iter and s"),
+        ({"min_iter": 1, "eta": 1}, "eta must be at least 2, got 1"),
+    ],
+)
+def test_early_termination_without_a_bracket_raises_input_error(given, line):
+    with pytest.raises(InputError, match=line):
+        parse_sweep(changed(early_terminate={"type": "hyperband", **given}), where="f")
+
+
+@pytest.mark.parametrize(
+    ("ends", "count"), [((0, 0.35, 0.1), 4), ((0, 0.3, 0.1), 4), ((0.1, 0.7, 0.1), 7), ((0, 8, 2), 5)]
+)
+def test_size_counts_every_step(ends, count):
+    low, high, step = ends
+    given = {"distribution": "q_uniform", "min": low, "max": high, "q": step}
+    assert size(read_parameter("p", given)) == count
 
 
 def test_grid_takes_every_integer_of_a_range():
@@ -155,7 +172,13 @@ def test_choices_are_json_texts():
         ({"distribution": "unifrom", "min": 0, "max": 1}, "p.distribution: 'unifrom' is not supported"),
         ({"distribution": "q_normal", "mu": 0}, "p.distribution: 'q_normal' is not supported; available: "),
         ({"min": 2, "max": 1}, "`low <= high` must hold"),
-        ({"min": "1e-3", "max": 1.0}, "p: needs value, values, or numbers min and max"),
+        ({"min": "1e-4", "max": "5e-1"}, "p.min: is text, as YAML reads 1e-3: write numbers, such as 1.0e-3"),
+        (
+            {"distribution": "uniform", "values": [1, 2]},
+            "p.distribution must be 'categorical', got 'uniform'",
+        ),
+        ({"value": 1, "values": [2, 3]}, "p: unknown key 'value'"),
+        ({"distribution": "categorical", "min": 0, "max": 1}, "p: categorical needs 'values'"),
         ({"distribution": "log_uniform_values", "min": 0, "max": 1}, "`low > 0` must hold"),
         ({"distribution": "q_uniform", "min": 0, "max": 1, "q": 0}, "`step > 0` must hold"),
         ({"distribution": "int_uniform", "min": 0.5, "max": 2}, "p: int_uniform needs integers"),
