@@ -158,6 +158,7 @@ def test_pooled_feature_maps_are_flattened():
             lambda: as_encoder(nn.Linear(2, 2)),
             "Linear cannot encode images .*; image_size of ModuleEncoder sets",
         ),
+        (lambda: Timm("resnet18", checkpoint_path="x.pth"), "use --initial_checkpoint instead of"),
         (lambda: Timm("convnext_ato"), "timm has no model 'convnext_ato', did you mean 'convnext_atto'"),
         (
             lambda: Timm("convnext_atto", img_size=32),

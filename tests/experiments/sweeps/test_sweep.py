@@ -282,6 +282,11 @@ def file_of_fit(folder, name):
     return file
 
 
+def test_reports_of_trials_and_values_named_like_options_are_accepted(sweep, fit_file, capsys):
+    assert sweep(fit_file, "--dry_run", "--report=true", "--model.optimizer.name", "name") == 0
+    assert "--report=true" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("name", "passed"),
     [("ckpt_path", []), ("runs_dir", []), ("model.encoder.width", ["--overwrite=true"])],
