@@ -31,7 +31,7 @@ def test_demo_prints_results_without_library_warnings(tmp_path):
     fit = run("fit", *args, f"--runs_dir={tmp_path}", "--name=demo", "--trainer.max_epochs=1")
     assert [line for line in fit.stderr.splitlines() if not PROGRESS_LINE.match(line)] == []
     assert fit.stdout.startswith("demo: 1 epoch in ")
-    evaluate = run("evaluate", str(tmp_path / "demo"), "--probe.epochs=2")
+    evaluate = run("evaluate", str(tmp_path / "demo"), "--protocol=solo")
     assert [line for line in evaluate.stderr.splitlines() if not PROGRESS_LINE.match(line)] == []
     assert evaluate.stdout.startswith("Digits: test split (360 images)")
     assert evaluate.stdout.endswith(f"report: {tmp_path / 'demo' / 'report.html'}\n")

@@ -45,9 +45,11 @@ def test_method_with_encoder_trains_resumes_evaluates_and_exports(method, encode
     monkeypatch.chdir(tmp_path)
     options = ["--data=Digits", "--data.views.size=16", *METHODS[method], *ENCODERS[encoder], *COMMON]
     assert main(["fit", *options, "--name=whole"]) == 0
-    interrupted = ["--trainer.max_steps=6", "--name=part"]  # in the second of two epochs of four batches
-    assert main(["fit", *options, *interrupted]) == 0
-    assert main(["fit", *options, "--name=part", "--trainer.max_steps=-1", "--ckpt_path=last"]) == 0
+    options += ["--trainer.callbacks+=interrupt_once.InterruptOnce", "--trainer.callbacks.marker=marker"]
+    # in the second of two epochs of four batches
+    interrupted = [*options, "--trainer.callbacks.batch=6", "--name=part"]
+    assert main(["fit", *interrupted]) == 143
+    assert main(["fit", *interrupted, "--ckpt_path=last"]) == 0
     whole, part = (read_checkpoint(f"runs/{name}").state for name in ("whole", "part"))
     assert [name for name, value in whole.items() if not torch.equal(part[name], value)] == []
     assert main(["evaluate", "runs/whole", "--probe.epochs=1"]) == 0
