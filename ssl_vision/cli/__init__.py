@@ -1,1 +1,1 @@
-"""Command line: argument parser, suggestions, and the commands ``fit`` and ``doctor``."""
+"""Command line: argument parser, suggestions, and the commands ``fit``, ``data``, ``list`` and ``doctor``."""

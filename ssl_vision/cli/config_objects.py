@@ -28,7 +28,7 @@ from ssl_vision.encoders import Timm
 from ssl_vision.errors import InputError
 
 _PACKAGES = ("ssl_vision.data.", "ssl_vision.encoders.", "ssl_vision.methods.", "ssl_vision.objectives.")
-_FOLDERS = ("cache_dir", "path", "root", "test", "train")
+_PATHS = ("cache_dir", "path", "root", "test", "train", "val_files", "val_folder")
 """Data options whose values are paths, which may look like import paths: ``data.v1``."""
 
 
@@ -82,7 +82,7 @@ def _parse(
     kind: Any, key: str, config: Mapping[str, Any], where: object, allow_class: Collection[str]
 ) -> tuple[jsonargparse.ArgumentParser, Namespace]:
     section = copy.deepcopy(config[key])
-    _check_names(_without_folders(section), where, allow_class)
+    _check_names(_without_paths(section), where, allow_class)
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     # Unlike add_subclass_arguments, this does not accept the path of another config file as a value.
     parser.add_argument(f"--{key}", type=kind, required=True)
@@ -132,12 +132,12 @@ def _string_values(section: Any, allow_class: Collection[str]) -> Iterator[str]:
             yield from _string_values(value, allow_class)
 
 
-def _without_folders(section: Any) -> Any:
-    """Remove the directories from the options of a data module of this package."""
+def _without_paths(section: Any) -> Any:
+    """Remove the paths from the options of a data module of this package."""
     options = section.get("init_args") if isinstance(section, dict) else None
     if not isinstance(options, dict) or not _registered(str(section.get("class_path"))):
         return section
-    return section | {"init_args": {key: value for key, value in options.items() if key not in _FOLDERS}}
+    return section | {"init_args": {key: value for key, value in options.items() if key not in _PATHS}}
 
 
 def _registered(name: str) -> bool:

@@ -235,7 +235,8 @@ def _options(
     Args:
         k: Number of neighbours in protocol macl. Default: metrics.k of the run if its own data are evaluated
             without --protocol, otherwise that of the data set (200, 20 for the digits).
-        temperature: Temperature T of the kNN vote. Default: metrics.temperature, as for k.
+        temperature: Temperature T of the kNN vote. Default: metrics.temperature of the run without
+            --protocol, otherwise that of the protocol.
         baselines: Evaluate the untrained network and raw pixels, too.
         cache: Cache features in the run directory.
         report: Write report.html.

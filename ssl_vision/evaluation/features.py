@@ -195,13 +195,22 @@ def empty_rows(shape: tuple[int, int], *, device: torch.device = CPU) -> Tensor:
         shape: (N, F).
         device: device of rows in memory; mapped rows are on the CPU. Their file, in the system's directory
             for temporary files, has no name there, and its space is freed with the tensor.
+
+    Raises:
+        InputError: the directory for temporary files is too small.
     """
     size = 4 * math.prod(shape)
     if size <= IN_MEMORY:
         return torch.empty(shape, device=device)
     with tempfile.TemporaryFile() as file:
         if sys.platform == "linux":  # a full disk raises an error here; later, it would raise a signal
-            os.posix_fallocate(file.fileno(), 0, size)
+            try:
+                os.posix_fallocate(file.fileno(), 0, size)
+            except OSError as error:
+                raise InputError(
+                    f"{tempfile.gettempdir()}: {error.strerror} for {size / 2**30:.1f} GiB of features: "
+                    "set TMPDIR to another directory"
+                ) from error
         return torch.from_numpy(np.memmap(file, np.float32, "w+", shape=shape))
 
 

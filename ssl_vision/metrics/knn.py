@@ -97,18 +97,19 @@ def is_best(scores: Tensor, truth: Tensor) -> Tensor:
     return ~((scores > true_score) | ((scores == true_score) & lower)).any(dim=1)
 
 
-def warn_of_large_k(k: int, labels: Tensor) -> None:
-    """Warn if more neighbours vote than the smallest class of the bank has rows.
+def warn_of_large_k(k: int, labels: Tensor, *, leave_one_out: bool) -> None:
+    """Warn if more neighbours vote than an image of the smallest class of the bank can have in its class.
 
     Args:
         k: number of neighbours that vote.
         labels: integer labels of the bank, shape (N,), N ≥ 1.
+        leave_one_out: the bank of an image is all others.
     """
-    smallest = int(labels.unique(return_counts=True)[1].min())
+    smallest = int(labels.unique(return_counts=True)[1].min()) - leave_one_out
     if k > smallest:
         warnings.warn(
-            f"kNN with k = {k}, but the smallest class has {smallest} images, so every vote includes other "
-            f"classes: choose k = {smallest} or less (--metrics.k of fit, --k of evaluate)",
+            f"kNN with k = {k}, but the smallest class has {smallest} {'other ' * leave_one_out}images, so "
+            "its votes include other classes: choose a smaller k (--metrics.k of fit, --k of evaluate)",
             stacklevel=3,
         )
 
@@ -218,7 +219,7 @@ def knn_table(
     if max(ks) > others:
         warnings.warn(f"kNN with k = {max(ks)}, but the bank has {others} rows", stacklevel=2)
     else:
-        warn_of_large_k(max(ks), labels)
+        warn_of_large_k(max(ks), labels, leave_one_out=leave_one_out)
     increasing = sorted(set(used))
     searched = increasing[-1] + leave_one_out
     neighbours = nearest(queries, bank, k=searched, backend=backend, metric=metric)

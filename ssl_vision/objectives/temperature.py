@@ -15,7 +15,6 @@ from ssl_vision.errors import check
 from ssl_vision.objectives.logit_margin import at_least_float32
 
 SMALLEST = 1e-3
-
 """Smallest temperature; cosine similarities are divided by it."""
 
 

@@ -65,8 +65,7 @@ def load_encoder(path: str | Path, *, allow_class: Collection[str] = ()) -> Enco
 
     The encoder maps images (N, 3, H, W), normalised as in training, to features
     (N, ``encoder.num_features``); `read_backbone` also returns the normalisation. It is on the CPU and in
-    evaluation mode. No code in the file is executed;
-    only tensors and plain values are read.
+    evaluation mode. No code in the file is executed; only tensors and plain values are read.
 
     Args:
         path: ``.safetensors`` file of ``ssl-vision export``, run directory or checkpoint; or the address

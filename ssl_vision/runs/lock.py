@@ -40,7 +40,7 @@ class Lock:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = open(self.path, "a+", encoding="utf-8", opener=_opener)  # noqa: SIM115
         except OSError as error:
-            raise InputError(f"{self.path} cannot be used as a lock ({error.strerror}); remove it") from error
+            raise InputError(f"{self.path} cannot be used as a lock ({error.strerror})") from error
         try:
             if os.environ.get(HELD) != str(self.path.absolute()):
                 _lock(file)

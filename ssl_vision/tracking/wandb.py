@@ -107,7 +107,7 @@ def log_later(
                 run.summary.update(_summary(Run(folder.path)))
             log(run)
     except (ValueError, wandb.Error, OSError) as error:
-        print(f"ssl-vision {command}: not mirrored to W&B: {error}", file=sys.stderr)
+        print(f"ssl-vision {command}: not logged to W&B: {error}", file=sys.stderr)
 
 
 def _summary(run: Run) -> dict[str, float]:

@@ -16,7 +16,7 @@ from ssl_vision.cli.config_objects import _registered, built
 from ssl_vision.cli.import_paths import local_modules, names_in_command
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
-from ssl_vision.pretrained.opened_run import open_run
+from ssl_vision.pretrained.opened_run import open_run, safe_data
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 EVIL = """
@@ -121,6 +121,13 @@ def test_class_without_arguments_is_built():
     config = {"encoder": {"class_path": name}}
     encoder = built(nn.Module, "encoder", config, where="config.yaml", allow_class=[name])
     assert isinstance(encoder, WithoutArguments)
+
+
+@pytest.mark.parametrize("option", ["train", "val_files", "test"])
+def test_names_of_files_of_data_are_not_taken_for_classes(option):
+    data = {"class_path": "ssl_vision.data.Shards", "init_args": {"root": "shards", option: "one.tar"}}
+    section = safe_data({"data": data}, where="config.yaml", owned=True)
+    assert section["init_args"][option] == "one.tar"
 
 
 def test_every_objective_and_its_parts_are_registered():

@@ -1,5 +1,6 @@
 """Tests of features mapped from a file: the same results as features in memory, with bounded memory."""
 
+import errno
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import ssl_vision.evaluation.features
+from ssl_vision.errors import InputError
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import empty_rows, in_parts, is_finite, is_large
 from ssl_vision.main import main
@@ -76,6 +78,17 @@ def test_only_large_rows_are_in_an_unnamed_file(tmp_path, monkeypatch):
     assert in_parts(small, torch.device("cpu")) is small
     with open("/proc/self/maps") as maps:
         assert str(tmp_path) in maps.read()
+
+
+def test_full_temporary_directory_is_named(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(ssl_vision.evaluation.features, "IN_MEMORY", 4 * 12)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(InputError, match=f"^{tmp_path}: No space left on device .* set TMPDIR to another"):
+        empty_rows((5, 3))
 
 
 @pytest.mark.parametrize("shape", [(9000, 2), (2, 5000, 3)])

@@ -251,3 +251,13 @@ def test_k_above_smallest_class_size_warns():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         knn_table(features, labels, features, labels, ks=(10,), **options)
+
+
+def test_k_above_number_of_others_in_smallest_class_warns_when_each_image_is_left_out():
+    features, labels = torch.randn(30, 3), torch.tensor([0] * 20 + [1] * 10)
+    options = {"num_classes": 2, "temperatures": (0.1,), "leave_one_out": True}
+    with pytest.warns(UserWarning, match="k = 10, but the smallest class has 9 other images"):
+        knn_table(features, labels, features, labels, ks=(10,), **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        knn_table(features, labels, features, labels, ks=(9,), **options)

@@ -187,7 +187,7 @@ def test_evaluation_without_key_reports_that_it_is_not_mirrored(run, capsys):
     before = parts(run)
     config = Run(run).config | {"wandb": True}
     log_rows(RunFolder(run), config, [{"value": 1}], name="evaluation", summary={})
-    assert "not mirrored to W&B: --wandb true: no W&B API key is configured" in capsys.readouterr().err
+    assert "not logged to W&B: --wandb true: no W&B API key is configured" in capsys.readouterr().err
     assert parts(run) == before
 
 

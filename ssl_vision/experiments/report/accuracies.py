@@ -93,7 +93,7 @@ def _result(run: Run, metric: MetricDescription) -> dict[str, Any] | None:
         return None
     rows = [
         other for other in run.evaluation
-        if other["features"] not in ("trained", "unknown") and other.get("layer") in ("backbone", "raw")
+        if other["features"] != "trained" and other.get("layer") in ("backbone", "raw")
         and conditions(other, place=True) == conditions(row, place=True)
     ]  # fmt: skip
     read = {BASELINES.get(other["features"], other["features"]): Row.read(other) for other in rows}

@@ -82,8 +82,8 @@ def write(
 ) -> Path | None:
     """Write the report of a run into its directory at the end of ``fit`` or ``evaluate``.
 
-    No features are computed. With ``--wandb_media`` the page is uploaded. An error is
-    reported in one line on stderr, as the run is complete without its report.
+    No features are computed. With ``--wandb_media`` the page is uploaded. An error is reported in one line on
+    stderr, as the run is complete without its report.
 
     Args:
         path: run directory.
