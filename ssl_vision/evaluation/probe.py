@@ -208,6 +208,11 @@ class ProbeResult(NamedTuple):
     means_top1: float
     """Share of training rows that the nearest class mean, also a linear layer, classifies correctly."""
 
+    @property
+    def test_top1(self) -> float:
+        """Share of correctly classified labelled test rows, in [0, 1]."""
+        return self.correct.double().mean().item()
+
 
 def linear_probe(
     train_features: Features | Sequence[Features],
@@ -259,6 +264,11 @@ class GridResult(NamedTuple):
     weight_decay: float
     held_out_top1: Tensor
     """Accuracies in the order of `Grid.members`, float64 of shape (G,); -1 if training diverged."""
+
+    @property
+    def test_top1(self) -> float:
+        """Share of labelled test rows that the selected member classifies correctly, in [0, 1]."""
+        return self.correct.double().mean().item()
 
 
 def grid_probe(

@@ -10,10 +10,6 @@ from ssl_vision import evaluate
 from ssl_vision.evaluation.probe import ProbeRule, linear_probe, nearest_mean
 
 
-def share(correct):
-    return correct.double().mean().item()
-
-
 def blobs(seed, n=300, spread=0.2, classes=4, width=6):
     centres = torch.eye(classes, width) * 3
     g = torch.Generator().manual_seed(seed)
@@ -65,20 +61,20 @@ def test_linear_probe_matches_autograd_and_formulas_of_optimizers(rule):
     correct = [
         int(layer(row).argmax()) == int(label) for row, label in zip(test_x.double(), test_y, strict=True)
     ]
-    assert 0.3 < share(probe.correct) < 0.99
-    assert share(probe.correct) == pytest.approx(sum(correct) / len(correct))
+    assert 0.3 < probe.test_top1 < 0.99
+    assert probe.test_top1 == pytest.approx(sum(correct) / len(correct))
 
 
 def test_separable_classes_are_classified_without_error():
     probe = linear_probe(*blobs(0), *blobs(1), num_classes=4, rule=ProbeRule(epochs=20))
-    assert (share(probe.correct), probe.train_top1) == (1.0, 1.0)
+    assert (probe.test_top1, probe.train_top1) == (1.0, 1.0)
 
 
 def test_labels_unrelated_to_features_give_chance_accuracy():
     g = torch.Generator().manual_seed(0)
     x, y = torch.randn(4000, 6, generator=g), torch.randint(4, (4000,), generator=g)
     probe = linear_probe(x[:2000], y[:2000], x[2000:], y[2000:], num_classes=4, rule=ProbeRule(epochs=10))
-    assert share(probe.correct) == pytest.approx(0.25, abs=0.05)
+    assert probe.test_top1 == pytest.approx(0.25, abs=0.05)
 
 
 def test_linear_probe_depends_only_on_seed():
@@ -100,11 +96,9 @@ def test_linear_probe_is_close_to_logistic_regression_on_digits():
     regression = LogisticRegression(C=10.0, max_iter=2000).fit(x[:1200].numpy(), y[:1200].numpy())
     rule = ProbeRule(lr=0.1, batch_size=32, weight_decay=1 / (10.0 * 1200))
     probe = linear_probe(x[:1200], y[:1200], x[1200:], y[1200:], num_classes=10, rule=rule)
-    assert share(probe.correct) == pytest.approx(
-        regression.score(x[1200:].numpy(), y[1200:].numpy()), abs=0.01
-    )
+    assert probe.test_top1 == pytest.approx(regression.score(x[1200:].numpy(), y[1200:].numpy()), abs=0.01)
     assert probe.train_top1 == pytest.approx(regression.score(x[:1200].numpy(), y[:1200].numpy()), abs=0.01)
-    assert share(probe.correct) > 0.9
+    assert probe.test_top1 > 0.9
 
 
 def test_unlabelled_rows_are_ignored():
