@@ -5,7 +5,7 @@ from statistics import fmean
 
 from rows import Row, mean_cell, rows_of
 
-from ssl_vision.experiments.compare.statistics import t_interval
+from ssl_vision.experiments.compare.statistics import paired, with_images
 
 FILE = "adaptation"
 ARMS = ("adapt", "naive", "random")
@@ -32,8 +32,8 @@ def start_of(rows: Sequence[Row], accuracy: str) -> float | None:
 def gain_cell(rows: Sequence[Row], accuracy: str, start: float | None) -> str:
     """Return the mean difference from the start in points, with a 95 % interval if there is one.
 
-    With several seeds, it is Student's t interval over the seeds. With one, it is the paired interval over
-    the test images of a run that started from these weights.
+    Runs that started from these weights have a paired interval over the test images. With several seeds,
+    Student's t interval over the seeds extends it, as in ``ssl-vision compare``.
 
     Args:
         rows: rows that differ in their seed.
@@ -45,11 +45,12 @@ def gain_cell(rows: Sequence[Row], accuracy: str, start: float | None) -> str:
         return ""
     gains = [100 * (cell["value"] - (start if cell["start"] is None else cell["start"])) for cell in cells]
     mean, interval = fmean(gains), ""
-    if len(gains) > 1:
-        half = t_interval(gains)
-        interval = f" ({mean - half:+.1f} to {mean + half:+.1f})"
-    elif cells[0]["gain_low"] is not None:
-        interval = f" ({100 * cells[0]['gain_low']:+.1f} to {100 * cells[0]['gain_high']:+.1f})"
+    if cells[0]["gain_low"] is not None:
+        low, high = 100 * cells[0]["gain_low"], 100 * cells[0]["gain_high"]
+        if len(gains) > 1:
+            margin = fmean(50 * (cell["gain_high"] - cell["gain_low"]) for cell in cells)
+            low, high = with_images(paired(gains, [0.0] * len(gains)), margin).interval or (mean, mean)
+        interval = f" ({low:+.1f} to {high:+.1f})"
     return f"{mean:+.1f}{interval}".replace("-", "−")
 
 

@@ -161,7 +161,7 @@ CAPS = {
     "encoders": (283, 4),
     "evaluation": (1927, 13),
     "experiments": (0, 1),
-    "experiments/compare": (1007, 8),
+    "experiments/compare": (1027, 8),
     "experiments/report": (2170, 13),
     "experiments/reproduce": (515, 4),
     "experiments/sweeps": (1249, 8),

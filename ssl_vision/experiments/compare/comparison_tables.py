@@ -219,6 +219,12 @@ def _summary(comparison: Comparison, pair: Pair) -> str:
     p = pair.holm_p
     p_value = f"{'Holm-corrected ' if comparison.tests > 1 else ''}p = {_p_text(p)}".replace("= <", "< ")
     interval = _shown(comparison, result.interval)
+    low, high = result.interval or (result.mean, result.mean)
+    if comparison.image_margin is not None and low <= 0 <= high:
+        return (
+            f"{first} and {second} cannot be told apart with {n} seeds and these test images: "
+            f"the difference is {_with_unit(comparison, result.mean)} ({interval})."
+        )
     if p is not None and p < comparison.alpha:
         more, less = "higher", "lower"
         if metric.percent and metric.direction != "none":  # only accuracies are better or worse
@@ -243,6 +249,8 @@ def notes(comparison: Comparison) -> Iterator[str]:
             for name, value in values.items()
         )
         yield f"Differs, too: {key} is {', '.join(texts)}."
+    if comparison.image_margin is not None and comparison.pairs:
+        yield "The interval of a difference from the start covers seeds and test images, p only seeds."
     n = len(comparison.seeds)
     least = smallest_wilcoxon_p(n)
     if n > 1 and least >= comparison.alpha:

@@ -18,7 +18,7 @@ from ssl_vision.experiments.compare.metric_values import (
     shared_conditions,
 )
 from ssl_vision.experiments.compare.runs_table import full_key, order, shown
-from ssl_vision.experiments.compare.statistics import Paired, holm, paired, t_interval
+from ssl_vision.experiments.compare.statistics import Paired, holm, paired, t_interval, with_images
 from ssl_vision.runs.config import listed, significant
 from ssl_vision.runs.registry import SHORT, Run
 
@@ -80,6 +80,8 @@ class Comparison:
     pairs: tuple[Pair, ...] = ()
     tests: int = 0
     """Number of pairs for which p is corrected, in this comparison and others of the same family."""
+    image_margin: float | None = None
+    """In a comparison with the start, half the mean interval of a run's difference over the test images."""
 
     def interval(self, group: Group) -> tuple[float, float] | None:
         """Student's t interval of the mean of a group; None for one seed and for equal values."""
@@ -147,7 +149,9 @@ def compare(
     baselines = {
         title: description.scale * value for title, value in baseline_means(runs, conditions).items()
     }
+    margin = None
     if len(members) == 1:
+        margin = description.scale * fmean((row["gain_high"] - row["gain_low"]) / 2 for row in rows)
         gain_of = {run: description.scale * row["gain"] for run, row in zip(runs, rows, strict=True)}
         starts = (value - gain_of[run] for run, value in zip(groups[0].runs, groups[0].values, strict=True))
         groups.append(Group("start", (), tuple(round(start, 9) for start in starts)))
@@ -166,6 +170,7 @@ def compare(
         differing=_differing(members, by, allow),
         groups=tuple(sorted(groups, key=lambda group: -group.mean)),
         baselines=baselines,
+        image_margin=margin,
     )
     return _tested([comparison], baseline)[0]
 
@@ -230,6 +235,8 @@ def _tested(comparisons: Sequence[Comparison], baseline: str | None) -> list[Com
     every = list(itertools.chain.from_iterable(couples))
     alpha = comparisons[0].alpha
     results = [paired(a.values, b.values, alpha=alpha, tests=len(every)) for a, b in every]
+    margins = [each.image_margin for each, own in zip(comparisons, couples, strict=True) for _ in own]
+    results = [with_images(result, margin) for result, margin in zip(results, margins, strict=True)]
     corrected = iter(holm([result.t_p for result in results if result.t_p is not None]))
     pairs = iter(
         [

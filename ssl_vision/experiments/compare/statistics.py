@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +84,22 @@ def paired(first: Sequence[float], second: Sequence[float], *, alpha: float = 0.
         effect=mean / spread if spread else None,
         resolvable=spread * detectable_effect(n, alpha=alpha / tests) if spread else None,
     )
+
+
+def with_images(result: Paired, margin: float | None) -> Paired:
+    """Extend the interval over the seeds by that over the test images, as the root of the sum of squares.
+
+    All seeds are tested on the same images, so more seeds do not make the second part smaller.
+
+    Args:
+        result: statistics over the seeds.
+        margin: half the interval over the test images; None changes nothing.
+    """
+    if margin is None:
+        return result
+    low, high = result.interval or (result.mean, result.mean)
+    half = math.hypot((high - low) / 2, margin)
+    return replace(result, interval=(result.mean - half, result.mean + half))
 
 
 def _rounding(values: Sequence[float]) -> float:

@@ -138,6 +138,22 @@ def test_summaries_state_better_and_undecided_pairs(runs, capsys):
     assert "below 0.05 it takes 6 seeds" in out
 
 
+@pytest.mark.parametrize(
+    ("margin", "verdict"), [(0.02, "cannot be told apart"), (0.003, "is better than start")]
+)
+def test_difference_from_the_start_must_exceed_what_test_images_change(capsys, margin, verdict):
+    gains = [0.015, 0.010, 0.015]
+    for seed, gain in enumerate(gains):
+        of_run = {"gain": gain, "gain_low": gain - margin, "gain_high": gain + margin}
+        make_run(f"runs/{seed}", seed=seed, rows=[row(0.4 + gain, **of_run)])
+    (pair,) = compare_runs()["pairs"]
+    assert verdict in pair["summary"]
+    assert verdict in capsys.readouterr().out
+    seeds = stats.t.interval(0.95, 2, scale=100 * stats.sem(gains))[1]
+    half = np.hypot(seeds, 100 * margin)
+    assert pair["interval"] == pytest.approx([pair["mean"] - half, pair["mean"] + half])
+
+
 @pytest.mark.parametrize("seeds", [9, 10])
 def test_bootstrap_interval_requires_ten_seeds(capsys, seeds):
     for seed in range(seeds):
