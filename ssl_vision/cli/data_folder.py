@@ -18,6 +18,7 @@ from ssl_vision.data.loading.file_listing import class_of
 from ssl_vision.data.loading.fingerprint import digest_of_content
 from ssl_vision.data.loading.prefetch import prefetched
 from ssl_vision.data.module import Split
+from ssl_vision.errors import InputError
 from ssl_vision.metrics.neighbours import nearest_others
 from ssl_vision.progress import tracked
 from ssl_vision.tables import aligned
@@ -74,6 +75,8 @@ def run(args: Sequence[str]) -> None:
     )
     parser.add_argument("--near", action="store_true", help="Also find near duplicates, for check.")
     options = parser.parse_args(list(args))
+    if not Path(options.folder).is_dir():
+        raise InputError(f"no folder {options.folder}: give the directory of the images")
     data = ImageFolder(
         root=options.folder, image_size=options.image_size, pixel_range=options.pixel_range, val="train"
     )
