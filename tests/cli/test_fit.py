@@ -581,6 +581,8 @@ def test_run_directory_argument_supplies_config_and_checkpoint(tiny_run, tmp_pat
     assert read_checkpoint(tmp_path / "moved").epoch == 3
     assert main(["fit", str(tmp_path)]) == 2
     assert f"{tmp_path}: no run directory (no config.yaml); options start with --" in capsys.readouterr().err
+    assert main(["fit", "pretrain/digits"]) == 2
+    assert "(no config.yaml); for the recipe, use --config pretrain/digits" in capsys.readouterr().err
 
 
 def test_run_with_class_of_current_directory_can_be_continued(tmp_path, monkeypatch):
