@@ -67,12 +67,8 @@ def run(args: Sequence[str]) -> None:
     parser.add_argument("action", type=Literal["check", "stats"], help="check or stats.")
     parser.add_argument("folder", type=str, help="Folder of images, as for --data ImageFolder --data.root.")
     parser.add_argument("--image_size", type=int, default=96, help="Side of the squares for stats.")
-    parser.add_argument(
-        "--pixel_range",
-        type=tuple[float, float] | None,
-        default=None,
-        help="Values of grey images of more than 8 bits that become black and white, for stats.",
-    )
+    text = "Values of grey images of more than 8 bits that become black and white, for stats."
+    parser.add_argument("--pixel_range", type=tuple[float, float] | None, default=None, help=text)
     parser.add_argument("--near", action="store_true", help="Also find near duplicates, for check.")
     options = parser.parse_args(list(args))
     if not Path(options.folder).is_dir():
