@@ -60,7 +60,7 @@ COMMANDS = {
         "ssl_vision.cli.listing", "list objectives, encoders, methods, recipes and more", "information"
     ),
     "doctor": Command("ssl_vision.cli.doctor", "check packages, hardware and data sets", "information"),
-    "data": Command("ssl_vision.cli.data_folder", "check a folder of images, or compute its statistics"),
+    "data": Command("ssl_vision.cli.data_folder", "check images, or compute their statistics", "information"),
     "maps": Command(f"{_EXPERIMENTS}.report.maps", "draw maps of objectives, as in the papers"),
 }
 """Commands by name. The first page of the help lists those that have a group."""

@@ -92,13 +92,14 @@ class Progress:
 
     Attributes:
         note: Further text to show.
+        untimed: Number of units done before the task whose time is unknown; only the final line counts them.
     """
 
     def __init__(
         self, task: str, total: float | None = None, *, unit: str = "", done: float = 0, lines: bool = True
     ) -> None:
         self.task, self.total, self.unit, self.done, self.note = task, total, unit, done, ""
-        self._before = done
+        self._before, self.untimed = done, 0.0
         silent = quiet() or os.environ.get("LOCAL_RANK", "0") != "0"
         terminal = sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
         self._draws = terminal and not silent
@@ -125,7 +126,7 @@ class Progress:
         if self._draws:
             self._bar.stop()
         elif self._writes and kind is None and seconds >= 2:
-            done = self.done - self._before
+            done = self.done - self._before + self.untimed
             amount = f"{number(done)} {self.unit}".rstrip() if done else "done"
             print(f"{self.task}: {amount} in {duration(seconds)}", file=sys.stderr, flush=True)
 

@@ -22,13 +22,13 @@ def run(*args):
     )
 
 
-def test_help_lists_twelve_commands_and_with_all_every_command(capsys):
+def test_help_lists_commands_of_the_guides_and_with_all_every_command(capsys):
     assert main(["help", "--all"]) == 0
     printed = capsys.readouterr().out
     assert all(f"\n  {name} " in printed for name in COMMANDS)
     assert main(["--help"]) == main([]) == 0
     first_page = capsys.readouterr().out.partition("usage:")[2].partition("usage:")[0]
-    assert 0 < sum(f"\n  {name} " in first_page for name in COMMANDS) <= 12
+    assert [name for name in COMMANDS if f"\n  {name} " not in first_page] == ["maps"]
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)

@@ -42,7 +42,7 @@ class RepresentationMetrics(pl.Callback):
 
     ``trainer.check_val_every_n_epoch`` sets the interval, and ``data.val`` selects the images.
     ``time/val_images`` is the number of images that kNN classifies, and ``time/leave_one_out`` is 1 if each
-    is classified by all others.
+    is classified by all others. ``time/knn_k`` is the size of a bank of fewer than k images.
 
     **In your own LightningModule**, pass the validation loaders of the queries and of the bank, whose batches
     have the labels at index 1, and return the representations from ``validation_step``, as the methods of
@@ -163,6 +163,8 @@ class RepresentationMetrics(pl.Callback):
             self._compare_with_start(trainer, pl_module, self._knn.correct.cpu())
             images = float(sum((labels >= 0).sum() for labels in self._knn.query_labels))
             pl_module.log("time/val_images", images, sync_dist=True, reduce_fx="sum")
+            if self._knn.voters < self._knn.k:
+                pl_module.log("time/knn_k", float(self._knn.voters), sync_dist=True)
             if self._knn.leave_one_out:
                 pl_module.log("time/leave_one_out", 1.0, sync_dist=True)
         elif _is_start(trainer):
@@ -209,8 +211,7 @@ class RepresentationMetrics(pl.Callback):
             pl_module.log("val/below_start", 1.0, prog_bar=True, sync_dist=True)
 
     def _warn_of_collapse(self, pl_module: pl.LightningModule, ranks: dict[str, float]) -> None:
-        low = {name: rank for name, rank in ranks.items() if rank < self.rank_floor}
-        if low:
+        if low := {name: rank for name, rank in ranks.items() if rank < self.rank_floor}:
             listed = ", ".join(f"{rank:.2f} of the {name}" for name, rank in low.items())
             rank_zero_warn(f"collapsed: RankMe is {listed}, below {self.rank_floor:g}")
             pl_module.log("val/collapsed", 1.0, prog_bar=True, sync_dist=True)

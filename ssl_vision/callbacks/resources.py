@@ -101,8 +101,7 @@ class Memory(pl.Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the peaks."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT
-        pl_module.log("memory/process_mb", peak / _MB)
+        pl_module.log("memory/process_mb", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT / _MB)
         device = trainer.strategy.root_device
         if device.type == "cuda":
             pl_module.log("memory/device_mb", torch.cuda.max_memory_allocated(device) / _MB)

@@ -18,6 +18,7 @@ from ssl_vision.data.loading.file_listing import class_of
 from ssl_vision.data.loading.fingerprint import digest_of_content
 from ssl_vision.data.loading.prefetch import prefetched
 from ssl_vision.data.module import Split
+from ssl_vision.errors import InputError
 from ssl_vision.metrics.neighbours import nearest_others
 from ssl_vision.progress import tracked
 from ssl_vision.tables import aligned
@@ -66,14 +67,12 @@ def run(args: Sequence[str]) -> None:
     parser.add_argument("action", type=Literal["check", "stats"], help="check or stats.")
     parser.add_argument("folder", type=str, help="Folder of images, as for --data ImageFolder --data.root.")
     parser.add_argument("--image_size", type=int, default=96, help="Side of the squares for stats.")
-    parser.add_argument(
-        "--pixel_range",
-        type=tuple[float, float] | None,
-        default=None,
-        help="Values of grey images of more than 8 bits that become black and white, for stats.",
-    )
+    text = "Values of grey images of more than 8 bits that become black and white, for stats."
+    parser.add_argument("--pixel_range", type=tuple[float, float] | None, default=None, help=text)
     parser.add_argument("--near", action="store_true", help="Also find near duplicates, for check.")
     options = parser.parse_args(list(args))
+    if not Path(options.folder).is_dir():
+        raise InputError(f"no folder {options.folder}: give the directory of the images")
     data = ImageFolder(
         root=options.folder, image_size=options.image_size, pixel_range=options.pixel_range, val="train"
     )

@@ -55,13 +55,7 @@ from ssl_vision.runs.folder import RunFolder, run_path
 from ssl_vision.runs.log import RunLog
 from ssl_vision.runs.record import RunRecord, StartRecord, check_images, early_stopping
 from ssl_vision.runs.registry import Run
-from ssl_vision.tracking.wandb import (
-    SCHEME,
-    fetched_checkpoint,
-    requeued_by_agent,
-    wandb_logger,
-    wandb_mode,
-)
+from ssl_vision.tracking.wandb import SCHEME, fetched_checkpoint, requeued_by_agent, wandb_logger, wandb_mode
 from ssl_vision.tracking.wandb_callback import WandbCallback
 
 _FIRST = ("name", "seed_everything", "model", "data", "trainer")

@@ -9,7 +9,7 @@ from typing import Any
 
 from ssl_vision.cli.import_paths import dotted, load, local_modules, yaml_texts
 from ssl_vision.cli.known_options import ClassDescription, classes_of, option_names
-from ssl_vision.cli.recipes import FLAGS, settings, with_recipes
+from ssl_vision.cli.recipes import CONFIGS, FLAGS, recipes, settings, with_recipes
 from ssl_vision.cli.suggestions import closest_match, closest_option
 from ssl_vision.descriptions import read_catalogue
 from ssl_vision.errors import InputError
@@ -56,7 +56,8 @@ def _options_of_run(run: str) -> list[str]:
         folder = Path(os.path.abspath(run))
     config = folder / "config.yaml"
     if not config.is_file():
-        raise InputError(f"{run}: no run directory (no config.yaml); options start with --")
+        recipe = f"; for the recipe, use --config {run}" if run in recipes(CONFIGS) else ""
+        raise InputError(f"{run}: no run directory (no config.yaml){recipe or '; options start with --'}")
     return [f"--config={config}", f"--runs_dir={folder.parent}", f"--name={folder.name}", "--ckpt_path=last"]
 
 

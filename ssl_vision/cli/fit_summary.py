@@ -82,7 +82,7 @@ def validation_lines(run: Run) -> Iterator[str]:
     """Iterate over the lines of the table of `validations`, the first of which names the images."""
     table = validations(run)
     if table:
-        knn = any(name == "val/knn_top1" for name, *_ in table) and run.setting("metrics.k")
+        knn = any(name == "val/knn_top1" for name, *_ in table) and run.validated_k
         yield f"  validation on {run.validated_on}" + (f", kNN with k = {knn}" if knn else "")
         yield from (f"  {line}" for line in aligned(table).splitlines())
 

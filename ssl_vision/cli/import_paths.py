@@ -129,13 +129,8 @@ def yaml_texts(text: str) -> Any:
 
 def add_allow_class(parser: argparse.ArgumentParser) -> None:
     """Add the option ``--allow_class`` to a command that builds objects from a checkpoint."""
-    parser.add_argument(
-        ALLOW_CLASS,
-        action="append",
-        type=str,
-        default=[],
-        help="Allow the run to name a class outside ssl_vision, given as module.Class; may be repeated.",
-    )
+    text = "Allow the run to name a class outside ssl_vision, given as module.Class; may be repeated."
+    parser.add_argument(ALLOW_CLASS, action="append", type=str, default=[], help=text)
 
 
 def allowed_classes(args: Sequence[str]) -> list[str]:

@@ -23,6 +23,8 @@ _LABELS = (
 )  # fmt: skip
 """Beginnings of lines of jsonargparse's messages that state no problem themselves."""
 
+_BOUNDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
+
 _FACTORY = re.compile(r"^Type collections\.abc\.Callable\[.*\] expects a function or a callable class: ")
 
 
@@ -80,6 +82,9 @@ def one_line(message: str) -> str:
         ):
             value = match[3] or (given and given[1])
             text = f"expected {match[1] or f'one of {match[2]}'}, got {value}"
+        elif match := re.match(r"Not of type \w+: (?:(\S+) )?does not conform to restriction (.*)", text):
+            range_ = re.sub(r"v([<>]=?)", lambda bound: f"{_BOUNDS[bound[1]]} ", match[2])
+            text = f"must be {range_}, got {match[1] or (given and given[1])}"
         elif match := re.match(r"Option '([^']+)' is not accepted", text):
             options = [each.name for cls in classes_of(".".join(keys)).values() for each in cls.options]
             text = f"no option '{match[1]}'{closest_match(match[1], options)}"

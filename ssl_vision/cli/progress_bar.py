@@ -45,10 +45,12 @@ class RunBar(ProgressBar):
             return
         images = len(batch.images) * trainer.world_size
         if self._job.unit != "images":
-            steps, per_step = trainer.estimated_stepping_batches, images * trainer.accumulate_grad_batches
-            total = None if steps == float("inf") else steps * per_step
-            self._show(Progress("training", total, unit="images", done=trainer.global_step * per_step))
-            images = 0
+            steps, accumulated = trainer.estimated_stepping_batches, trainer.accumulate_grad_batches
+            total = None if steps == float("inf") else steps * accumulated * images
+            done = (trainer.global_step * accumulated + (batch_idx + 1) % accumulated) * images
+            job = Progress("training", total, unit="images", done=done)
+            job.untimed, images = images, 0
+            self._show(job)
         epochs = trainer.max_epochs
         total_epochs = f"/{epochs}" if epochs and epochs > 0 else ""
         self._job.task = f"epoch {trainer.current_epoch + 1}{total_epochs}"

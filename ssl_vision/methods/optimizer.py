@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from ssl_vision.errors import InputError, check, check_choice
 from ssl_vision.methods.lars import LARS
 from ssl_vision.methods.parameter_groups import freeze, parameter_groups
+from ssl_vision.progress import epochs_text
 
 _LARGEST = torch.finfo(torch.float32).max
 
@@ -122,16 +123,15 @@ class OptimizerRule:
             raise InputError("optimizer.freeze leaves nothing to train")
         fused = all(parameter.is_cuda for parameter in parameters) or None
         groups: list[dict[str, Any]] = [{"params": parameters}]
+        rates: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay}
         if self.exclude_bias_and_norm or self.layer_decay != 1 or self.freeze_epochs:
             groups = parameter_groups(
                 module,
-                lr=self.lr,
-                weight_decay=self.weight_decay,
+                **rates,
                 exclude_bias_and_norm=self.exclude_bias_and_norm,
                 layer_decay=self.layer_decay,
                 separate_encoder=self.freeze_epochs > 0,
             )
-        rates: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay}
         if self.name in ("adam", "adamw"):
             adam = torch.optim.Adam if self.name == "adam" else torch.optim.AdamW
             return adam(groups, **rates, fused=fused, capturable=capturable)
@@ -159,10 +159,10 @@ class OptimizerRule:
         """
         warmup, frozen = self.warmup_epochs * steps_per_epoch, self.freeze_epochs * steps_per_epoch
         if warmup + frozen > steps:
-            option = "freeze_epochs + warmup_epochs" if frozen else "warmup_epochs"
+            option = "freeze_epochs + optimizer.warmup_epochs" if frozen else "warmup_epochs"
             raise InputError(
-                f"optimizer.{option} {self.freeze_epochs + self.warmup_epochs} is longer than the run, "
-                f"which has {steps} steps of {steps_per_epoch} an epoch"
+                f"optimizer.{option} {self.freeze_epochs + self.warmup_epochs} is longer than the run of "
+                f"{epochs_text(steps / steps_per_epoch)}: reduce it, or increase --trainer.max_epochs"
             )
 
         def scale(step: int) -> float:

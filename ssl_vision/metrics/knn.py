@@ -254,6 +254,7 @@ class KNNAccuracy(RepresentationMetric):
     Attributes:
         correct: Which of the n labelled queries of all processes the last ``compute`` classified correctly,
             bool of shape (n,).
+        voters: Number of neighbours that voted in the last ``compute``: k, or the size of a smaller bank.
 
     Example:
         >>> import torch
@@ -328,5 +329,5 @@ class KNNAccuracy(RepresentationMetric):
             queries, truth, bank, labels, num_classes=self.num_classes, ks=(self.k,),
             temperatures=(self.temperature,), leave_one_out=self.leave_one_out,
         )  # fmt: skip
-        self.correct = score.correct
+        self.correct, self.voters = score.correct, score.k
         return torch.tensor(score.top1, dtype=torch.float64, device=self.device)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from ssl_vision.errors import check_choice
+from ssl_vision.errors import check, check_choice
 from ssl_vision.objectives.gather import gather_batch
 from ssl_vision.objectives.logit_margin import autocast_disabled, normalize, positives, unit_logit_margin
 from ssl_vision.objectives.margin_loss import (
@@ -24,6 +24,7 @@ from ssl_vision.objectives.margin_loss import (
 from ssl_vision.objectives.objective import Objective
 from ssl_vision.objectives.queue import queue_logit_margin
 from ssl_vision.objectives.temperature import (
+    SMALLEST,
     AlignmentExponential,
     AlignmentLinear,
     TemperatureRule,
@@ -227,8 +228,11 @@ class _Preset(Contrastive):
     """An objective whose margin loss is fixed by its class."""
 
     def __init__(
-        self, *, temperature: float | TemperatureRule = 0.1, pairs: PairSet | None = None, gather: bool = True
-    ) -> None:
+        self, *, temperature: float | TemperatureRule = 0.1, pairs: PairSet | None = None,
+        gather: bool = True, **unknown: Any,
+    ) -> None:  # fmt: skip
+        if unknown:
+            raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {min(unknown)!r}")
         super().__init__(temperature=temperature, pairs=pairs, gather=gather)
 
 
@@ -398,11 +402,7 @@ class DCLW(Contrastive):
     """
 
     def __init__(
-        self,
-        *,
-        temperature: float | TemperatureRule = 0.1,
-        sigma: float = 0.5,
-        **options: Any,
+        self, *, temperature: float | TemperatureRule = 0.1, sigma: float = 0.5, **options: Any
     ) -> None:
         super().__init__(temperature=temperature, margin_loss=VonMisesFisher(sigma), **options)
 
@@ -442,11 +442,7 @@ class DualTemperature(Contrastive):
     """
 
     def __init__(
-        self,
-        *,
-        temperature: float | TemperatureRule = 0.1,
-        outer_temperature: float = 1.0,
-        **options: Any,
+        self, *, temperature: float | TemperatureRule = 0.1, outer_temperature: float = 1.0, **options: Any
     ) -> None:
         super().__init__(temperature=temperature, margin_loss=AtTemperature(outer_temperature), **options)
 
@@ -491,6 +487,8 @@ class MACL(_Preset):
     default_margin_loss: ClassVar[type[MarginLoss]] = Reweighted
 
     def __init__(self, *, temperature: float = 0.1, alpha: float = 2.0, **options: Any) -> None:
+        check("alpha", alpha, at_least=1)
+        check("temperature", temperature, at_least=SMALLEST * alpha)
         super().__init__(temperature=AlignmentExponential(temperature, alpha), **options)
 
 
@@ -598,6 +596,7 @@ class MACLb(_Preset):
     def __init__(
         self, *, temperature: float = 0.1, beta: float = 0.5, minimum: float = 0.01, **options: Any
     ) -> None:
+        check("temperature", temperature, at_least=SMALLEST)
         super().__init__(temperature=AlignmentLinear(temperature, beta, minimum=minimum), **options)
 
 
@@ -648,4 +647,5 @@ class MACLICML(_Preset):
         minimum: float = 0.01,
         **options: Any,
     ) -> None:
+        check("temperature", temperature, at_least=SMALLEST)
         super().__init__(temperature=AlignmentLinear(temperature, beta, threshold, minimum), **options)

@@ -160,6 +160,7 @@ def load_encoder_weights(
     """
     network = "network." if isinstance(encoder, ModuleEncoder) else ""
     expected = {name.removeprefix(network): value for name, value in encoder.state_dict().items()}
+    mismatch = f"does not belong to this encoder ({type(encoder).__name__}): {options} must match the file"
     mapped = ""
     if by_order:
         state, mapped = named_by_order(state, expected, path)
@@ -169,7 +170,7 @@ def load_encoder_weights(
         try:
             weights = encoder.convert_weights(weights)
         except Exception as error:  # of any class, because code of another library may fail on foreign files
-            raise InputError(f"{path}: does not belong to this encoder ({type(error).__name__})") from error
+            raise InputError(f"{path}: {mismatch} ({type(error).__name__})") from error
     for name in weights.keys() - expected.keys():
         if (top := name.partition(".")[0]) in _HEADS:
             left_out.add(top)
@@ -179,7 +180,7 @@ def load_encoder_weights(
             weights.setdefault(name, value)
         if name not in weights:
             first = f", but {next(iter(weights))}" if weights else ""
-            raise InputError(f"{path}: has no {name}{first}, so it does not belong to this encoder")
+            raise InputError(f"{path}: has no {name}{first}, so it {mismatch}")
         if weights[name].shape != value.shape:
             found = f"shape {tuple(weights[name].shape)}, but the model's has {tuple(value.shape)}"
             raise InputError(f"{path}: {name} has {found}: {options} must match the file")

@@ -50,14 +50,7 @@ class RunFolder:
         self.start = self.path / "start.ckpt"
         self._free = False
 
-    def check(
-        self,
-        config: Mapping[str, Any],
-        *,
-        resume: bool,
-        overwrite: bool,
-        moved: bool = False,
-    ) -> None:
+    def check(self, config: Mapping[str, Any], *, resume: bool, overwrite: bool, moved: bool = False) -> None:
         """Check that a run can use the directory, without changing anything.
 
         Files that a logger adds to a free directory after the first call are accepted.

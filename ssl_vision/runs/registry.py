@@ -213,6 +213,11 @@ class Run:
         return last_value(self.times, "time/val_images")
 
     @property
+    def validated_k(self) -> int:
+        """Number of neighbours that vote in validation; 0 if it is unknown."""
+        return int(last_value(self.times, "time/knn_k") or self.setting("metrics.k") or 0)
+
+    @property
     def validated_on(self) -> str:
         """Description of the images on which the accuracies in metrics.csv are measured."""
         if last_value(self.times, "time/leave_one_out"):

@@ -28,6 +28,13 @@ def folder(tmp_path):
     return tmp_path
 
 
+def test_missing_folder_message_names_no_option_of_other_commands(capsys):
+    assert main(["data", "check", "nowhere"]) == 2
+    assert capsys.readouterr().err == (
+        "ssl-vision data: no folder nowhere: give the directory of the images\n"
+    )
+
+
 def words_by_line(text):
     return [line.split() for line in text.splitlines()]
 

@@ -479,10 +479,15 @@ def test_run_files_contain_neither_home_directory_nor_wandb_key(tmp_path, monkey
     assert main(["fit", "--runs_dir=~/runs", "--name=run", *args, "--ckpt_path=last"]) == 0
 
 
-def test_a_warm_up_longer_than_the_run_is_refused(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("frozen", "complaint"),
+    [(0, "optimizer.warmup_epochs 5"), (1, "optimizer.freeze_epochs + optimizer.warmup_epochs 6")],
+)
+def test_a_warm_up_longer_than_the_run_is_refused(frozen, complaint, tmp_path, capsys):
     args = ["--model.optimizer.schedule=cosine", "--model.optimizer.warmup_epochs=5"]
-    assert fit(tmp_path, *args) == 2
-    assert "optimizer.warmup_epochs 5 is longer than the run, which has 8 steps" in capsys.readouterr().err
+    assert fit(tmp_path, *args, f"--model.optimizer.freeze_epochs={frozen}") == 2
+    advice = "is longer than the run of 2 epochs: reduce it, or increase --trainer.max_epochs"
+    assert f"{complaint} {advice}" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -581,6 +586,8 @@ def test_run_directory_argument_supplies_config_and_checkpoint(tiny_run, tmp_pat
     assert read_checkpoint(tmp_path / "moved").epoch == 3
     assert main(["fit", str(tmp_path)]) == 2
     assert f"{tmp_path}: no run directory (no config.yaml); options start with --" in capsys.readouterr().err
+    assert main(["fit", "pretrain/digits"]) == 2
+    assert "(no config.yaml); for the recipe, use --config pretrain/digits" in capsys.readouterr().err
 
 
 def test_run_with_class_of_current_directory_can_be_continued(tmp_path, monkeypatch):

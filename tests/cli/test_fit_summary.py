@@ -129,8 +129,10 @@ def test_fit_of_few_labelled_images_validates_on_all_of_them(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "validation on labelled train images, leaving one out, kNN with k = 5" in printed
     assert "(24 images)" in printed
-    assert run("--online_probe=true", "--data.val_share=0.25", "--overwrite=true") == 0
-    assert "(6 images)" in capsys.readouterr().out
+    assert run("--online_probe=true", "--data.val_share=0.25", "--metrics.k=50", "--overwrite=true") == 0
+    printed = capsys.readouterr().out
+    assert "(6 images)" in printed
+    assert "kNN with k = 18\n" in printed  # as many as the bank has
 
 
 def test_summary_of_single_validation_has_one_column(folder):

@@ -1,11 +1,13 @@
 """Tests of the progress bar of a run: what it shows, and that it reads nothing from the device."""
 
+import itertools
 import re
 from types import SimpleNamespace
 
 import pytest
 from settings import TINY
 
+from ssl_vision import progress
 from ssl_vision.cli.progress_bar import RunBar
 from ssl_vision.main import main
 from ssl_vision.progress import Progress
@@ -54,6 +56,16 @@ def test_bar_shows_epoch_validation_speed_and_metrics(states, tmp_path):
     assert [state.split(":")[0] for state in validations] == [
         f"validation {batch}/4" for _ in range(2) for batch in range(1, 5)
     ]
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_bar_and_final_line_count_images_of_first_step(accumulated, states, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(progress, "monotonic", itertools.count().__next__)
+    assert run(tmp_path, f"--trainer.accumulate_grad_batches={accumulated}") == 0
+    assert [state for state in states if state.startswith("epoch")][-1].startswith(
+        "epoch 2/2: 512/512 images"
+    )
+    assert "\ntraining: 512 images in " in capsys.readouterr().err
 
 
 def test_bar_does_not_read_trainer_metrics(tmp_path, monkeypatch):

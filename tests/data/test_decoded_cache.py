@@ -144,7 +144,7 @@ def test_cache_remembers_corrupt_files(photos, decoded):
 
 def test_folder_of_only_corrupt_files_raises_input_error(tmp_path):
     (tmp_path / "bad.png").write_bytes(b"")
-    with pytest.raises(InputError, match=r"none of the 1 .*bad\.png \(UnidentifiedImageError: unknown"):
+    with pytest.raises(InputError, match=r"none of the 1 .*bad\.png \(UnidentifiedImageError: the file is"):
         folder(tmp_path).split("train")
 
 

@@ -38,5 +38,8 @@ def test_unknown_test_folder_must_be_named_by_option(tiny_run, images, tmp_path,
     (images / "Validation").rename(images / "held")
     assert evaluate(tiny_run, images, tmp_path / "e.json") == 2
     assert "set it with --data.test FOLDER (folders: Training and held)" in capsys.readouterr().err
+    flat = images / "held" / "a"
+    assert evaluate(tiny_run, flat, tmp_path / "e.json") == 2
+    assert "hence no labels; give a folder of labelled images with --data Ima" in capsys.readouterr().err
     assert evaluate(tiny_run, images, tmp_path / "e.json", "--data.test=held") == 0
     assert {row["split"] for row in json.loads((tmp_path / "e.json").read_text())} == {"test"}

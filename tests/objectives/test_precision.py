@@ -167,7 +167,11 @@ def test_invalid_embeddings_raise_value_error_with_name_and_shape(which, z1, z2,
         (lambda: o.DualTemperature(outer_temperature=0.0), "temperature"),
         (lambda: o.DCLW(sigma=0.0), "sigma"),
         (lambda: o.MACL(alpha=0.5), "alpha"),
-        (lambda: o.MACL(alpha=1e3), "base / alpha"),
+        (lambda: o.MACL(alpha=1e3), r"temperature must be at least 1\.0, got 0\.1"),
+        (lambda: o.MACL(temperature=-1.0), r"temperature must be at least 0\.002, got -1"),
+        (lambda: o.MACLb(temperature=-1.0), r"temperature must be at least 0\.001, got -1"),
+        (lambda: o.MACLICML(temperature=-1.0), r"temperature must be at least 0\.001, got -1"),
+        (lambda: o.AlignmentExponential(0.1, alpha=1e3), "base / alpha"),
         (lambda: o.MACLb(beta=-0.1), "beta"),
         (lambda: o.MACLb(beta=1.1), "beta"),
         (lambda: o.MACLICML(threshold=1.5), "threshold"),
@@ -185,6 +189,12 @@ def test_invalid_embeddings_raise_value_error_with_name_and_shape(which, z1, z2,
 def test_invalid_parameters_raise_value_error(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+@pytest.mark.parametrize("preset", [o.InfoNCE, o.MACL])
+def test_unknown_parameter_raises_type_error_with_class_name(preset):
+    with pytest.raises(TypeError, match=rf"^{preset.__name__}\(\) got .* argument 'temprature'"):
+        preset(temprature=0.1)
 
 
 @pytest.mark.parametrize("n", [16, 256])

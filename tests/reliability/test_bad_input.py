@@ -338,7 +338,7 @@ VALUES = [
     Case(
         "a negative seed",
         "fit --seed_everything=-1",
-        r"seed_everything: .*-1 does not conform .* v>=0 .*",
+        r"seed_everything: must be at least 0 and below 4294967296, got -1",
     ),
     Case("no seed", "fit --seed_everything=false", r"seed_everything: .*false.*"),
     Case("a path for a name", "fit --name=a/b", r"--name a/b: must be a name, not a path; .*"),

@@ -46,11 +46,7 @@ class DatasetImages(Images):
     rows: Tensor
 
     def __init__(
-        self,
-        read: Callable[[int], Tensor],
-        shape: tuple[int, ...],
-        labels: Tensor,
-        classes: tuple[str, ...],
+        self, read: Callable[[int], Tensor], shape: tuple[int, ...], labels: Tensor, classes: tuple[str, ...]
     ) -> None:
         nothing = torch.empty(0, *shape, dtype=torch.uint8)
         super().__init__(nothing, labels, classes, rows=torch.arange(len(labels)))

@@ -312,8 +312,10 @@ class SplitFolders:
 
     def advice(self, split: str) -> str:
         """Return how to set the directory of a split."""
-        folders = f"folders: {_listed(self._folders)}" if self._folders else "there are no folders"
-        return f"set it with {_OPTIONS[split]} FOLDER ({folders})"
+        if not self._folders:
+            labelled = "give a folder of labelled images with --data ImageFolder --data.root LABELLED"
+            return f"it has no folders of splits or classes, hence no labels; {labelled}"
+        return f"set it with {_OPTIONS[split]} FOLDER (folders: {_listed(self._folders)})"
 
 
 def _listed(names: list[str]) -> str:

@@ -160,7 +160,7 @@ def open_image(content: bytes) -> Image.Image:
     try:
         return Image.open(io.BytesIO(content))
     except UnidentifiedImageError as error:  # its message has the address of the bytes in memory
-        kind = "unknown image format"
+        kind = "unknown image format" if content else "the file is empty"
         if content[:4] in TiffImagePlugin.PREFIXES:
             kind = (
                 "a TIFF file of a data type or number of channels that --data Dataset reads, but not Pillow"

@@ -49,21 +49,20 @@ def evaluated_row(run: Run, fields: Mapping[str, str]) -> dict[str, Any]:
         if not rows and key == "protocol":
             raise InputError(f"{place} is not evaluated under the protocol {value}: {evaluate}")
         if not rows:
-            raise InputError(
-                f"{place} has no {key} '{value}' in its evaluation.json{closest_match(value, present)}"
-            )
+            hint = closest_match(value, present) if key == "metric" else f"; available: {', '.join(present)}"
+            raise InputError(f"{place} has no {key} '{value}' in its evaluation.json{hint * bool(present)}")
     rows = preferred(rows, run.config)
     rows = [row for row in rows if row.get("epoch") == run.epoch] or rows[-1:]
     rows = [row for place, row in enumerate(rows) if row not in rows[:place]]
     if len(rows) > 1:
         keys = dict.fromkeys(key for row in rows for key in _conditions(row))
-        differing = [key for key in keys if len({row.get(key) for row in rows}) > 1]
+        values = {key: list(dict.fromkeys(shown(row.get(key)) for row in rows)) for key in keys}
+        differing = [f"{key} ({', '.join(each)})" for key, each in values.items() if len(each) > 1]
         raise InputError(
             f"{run.folder.path} has {len(rows)} rows of {fields['metric']}, which differ in "
             f"{', '.join(differing)}: choose one with --row KEY=VALUE"
         )
-    if rows[0].get("epoch") != run.epoch:
-        epoch = rows[0].get("epoch")
+    if (epoch := rows[0].get("epoch")) != run.epoch:
         raise InputError(
             f"{run.folder.path} was evaluated at epoch {epoch} and has {run.epoch} now: {evaluate}"
         )

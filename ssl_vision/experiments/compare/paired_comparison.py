@@ -238,11 +238,9 @@ def _tested(comparisons: Sequence[Comparison], baseline: str | None) -> list[Com
     margins = [each.image_margin for each, own in zip(comparisons, couples, strict=True) for _ in own]
     results = [with_images(result, margin) for result, margin in zip(results, margins, strict=True)]
     corrected = iter(holm([result.t_p for result in results if result.t_p is not None]))
-    pairs = iter(
-        [
-            Pair(*couple, result, None if result.t_p is None else next(corrected))
-            for couple, result in zip(every, results, strict=True)
-        ]
+    pairs = (
+        Pair(*couple, result, None if result.t_p is None else next(corrected))
+        for couple, result in zip(every, results, strict=True)
     )
     return [
         replace(each, pairs=tuple(itertools.islice(pairs, len(own))), tests=len(every))
@@ -267,12 +265,20 @@ def _grouped(runs: Sequence[Run], by: str) -> dict[str, dict[int, Run]]:
             raise InputError(f"{run.folder.path}: its seed is {seed}: runs are paired by a number")
         other = groups.setdefault(name, {}).setdefault(seed, run)
         if other is not run:
-            hint = "".join(f"compare --within {key}, or " for key in list(_unequal(other, run))[:1])
+            unequal = list(_unequal(other, run))
+            hints = [f"compare --within {key}, or " for key in unequal if _separates(runs, key, by)]
+            hints += [f"compare --by {key}, or " for key in unequal if len(unequal) == 1]
             raise InputError(
                 f"{other.folder.path} and {run.folder.path}: both are {name} with seed {seed}: "
-                f"{hint}name only one of the two runs"
+                f"{''.join(hints[:1])}name only one of the two runs"
             )
     return groups
+
+
+def _separates(runs: Sequence[Run], key: str, by: str) -> bool:
+    """Return True if runs with an equal value of a key have different values of ``by``."""
+    values = {tuple(shown(run.setting(each)) for each in (key, by)) for run in runs}
+    return len(values) > len({value for value, _ in values})
 
 
 def _check_settings(

@@ -56,12 +56,10 @@ def run(args: Sequence[str]) -> None:
         "--sort", type=str | None, default=None, help="Key to sort by (default: the directory)."
     )
     parser.add_argument("--descending", action="store_true", help="Sort in descending order.")
-    parser.add_argument(
-        "--columns", nargs="+", type=str, default=[], help="Keys to show instead of the usual columns."
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="Print JSON, with times in seconds and accuracies from 0 to 1."
-    )
+    text = "Keys to show instead of the usual columns."
+    parser.add_argument("--columns", nargs="+", type=str, default=[], help=text)
+    text = "Print JSON, with times in seconds and accuracies from 0 to 1."
+    parser.add_argument("--json", action="store_true", help=text)
     options = parser.parse_args(list(args))
     columns = [key for text in options.columns for key in text.split(",")] or list(_COLUMNS)
     every = find_runs(options.paths)

@@ -134,7 +134,7 @@ def _facts(run: Run) -> list[tuple[str, str, str]]:
     facts = []
     knn, rank, loss = (run.last(metric.logged_name) for metric in (VALIDATED, _RANK, _LOSS))
     if knn is not None:
-        about = f"last validation, {run.validated_on}, k = {run.setting('metrics.k') or 200}"
+        about = f"last validation, {run.validated_on}, k = {run.validated_k or 200}"
         value = validation_value(VALIDATED.logged_name, knn, run.validated_images)
         facts.append((value, VALIDATED.long_title, about))
     if rank is not None:

@@ -33,11 +33,7 @@ _REPEATS = 5
 _GRACE = 10
 """Seconds after which the lock of the journal, held for one write at a time, is that of a killed process."""
 
-_STATES = {
-    TrialState.COMPLETE: "finished",
-    TrialState.PRUNED: "pruned",
-    TrialState.FAIL: "failed",
-}
+_STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
 
 @dataclass(frozen=True)

@@ -261,7 +261,8 @@ def _charts(results: SweepResults) -> Iterator[Section]:
             curves.append(_chart(title, figure))
         if len({trial.value for trial in finished}) < 2:
             continue
-        parameters = [key for key in finished[0].params if key != _SEED] or [_SEED]
+        varied = [key for key in finished[0].params if len({trial.params[key] for trial in finished}) > 1]
+        parameters = [key for key in varied if key != _SEED] or varied
         for parameter in parameters:
             figure = plot_slice(study, [parameter], target_name=title)
             names = [trial.user_attrs["name"] for trial in finished]

@@ -308,6 +308,11 @@ def test_runs_may_differ_in_compared_key_and_data_root():
         ),
         ("MACL", {}, "runs/MACL-0 and runs/x: both are MACL with seed 0: name only one of the two runs"),
         (
+            "MACL",
+            {"temperature": 0.5},
+            "runs/MACL-0 and runs/x: both are MACL with seed 0: compare --within ",
+        ),
+        (
             "FlatNCE",
             {"epochs": 1},
             "runs/x is not finished (epoch 1): continue it with ssl-vision fit runs/x",
@@ -327,15 +332,15 @@ def test_run_that_does_not_fit_the_others_is_refused(runs, capsys, objective, ch
         ([row(1, epoch=1)], "runs/x was evaluated at epoch 1 and has 2 now: ssl-vision evaluate runs/x"),
         (
             [row(1, k=5), row(1, k=20)],
-            "runs/x has 2 rows of knn_top1, which differ in k: choose one with --row KEY=VALUE",
+            "runs/x has 2 rows of knn_top1, which differ in k (5, 20): choose one with --row KEY=VALUE",
         ),
         (
             [row(1, options="a 1, b 2"), row(1, options="a 2")],
-            "which differ in options: choose",
+            "which differ in options (a 1, b 2, a 2): choose",
         ),
         (
             [row(1, lr=0.02), row(1, lr=0.5)],
-            "which differ in lr: choose",
+            "which differ in lr (0.02, 0.5): choose",
         ),
         ([row(1, lr=0.5)], "were evaluated under different conditions: lr is null and 0.5. Evaluate"),
         ([row(1, weight_decay=0.5)], "conditions: weight_decay is null and 0.5. Evaluate"),
@@ -353,6 +358,14 @@ def test_an_evaluation_that_cannot_be_compared_is_refused(runs, capsys, rows, co
     assert complaint in compare_error(capsys)
 
 
+def test_hint_for_runs_of_one_objective_and_seed_can_be_followed(runs, capsys):
+    make_run(runs / "x", "MACL", 0, temperature=0.5)
+    assert main(["compare", "runs/MACL-0", "runs/x"]) == 2
+    key = "model.objective.temperature"
+    assert f": compare --by {key}, or name only one" in capsys.readouterr().err
+    assert main(["compare", "runs/MACL-0", "runs/x", f"--by={key}"]) == 0
+
+
 def test_runs_may_differ_in_what_a_grid_search_selects(runs):
     for number, objective in enumerate(("A", "B")):
         rows = [row(0.5, metric="grid_top1", lr=0.1 + number, weight_decay=number)]
@@ -366,11 +379,13 @@ def test_equal_rows_are_one():
     assert compare_runs()["groups"][0]["mean"] == pytest.approx(50)
 
 
-def test_row_option_selects_evaluation_row_by_field():
+def test_row_option_selects_evaluation_row_by_field(capsys):
     for seed in range(2):
         for objective in ("MACL", "DCL"):
-            rows = [row(0.5, k=5), row(0.6 + seed / 10, k=20)]
+            rows = [row(0.5, k=352), row(0.6 + seed / 10, k=20)]
             make_run(f"runs/{objective}{seed}", objective, seed, rows=rows)
+    assert main(["compare", "runs", "--row=k=5"]) == 2
+    assert "has no k '5' in its evaluation.json; available: 352, 20" in capsys.readouterr().err
     comparison = compare_runs("--row=k=20")
     assert comparison["groups"][0]["mean"] == pytest.approx(65)
     assert comparison["pairs"][0]["summary"] == "DCL and MACL are equal with each of 2 seeds."

@@ -220,6 +220,17 @@ def test_pruned_trials_and_texts_are_drawn(tmp_path):
     assert "exit code 1: <b>" in page.text["trials"]
 
 
+def test_parameter_with_a_single_value_is_not_drawn(tmp_path, capfd):
+    records = [record("finished", 0.1 * k, k=k, size=64, seed_everything=k) for k in (1, 2)]
+    for each in records:
+        make_run_directory(tmp_path, each.trial.name)
+    write_results(tmp_path, records, BEST)
+    page = Page((tmp_path / "sweep.html").read_text(encoding="utf-8"))
+    assert [layout["xaxis"]["title"]["text"] for _, layout in charts(page, "parameters")] == ["k"]
+    assert charts(page, "contours") == []
+    assert "unique value length" not in capfd.readouterr().err
+
+
 def test_settings_of_one_class_are_told_apart(tmp_path):
     objectives = [
         {"class_path": "ssl_vision.objectives.InfoNCE", "init_args": {"temperature": each}}
