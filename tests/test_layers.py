@@ -159,7 +159,7 @@ CAPS = {
     "cli": (1517, 16),
     "data": (2874, 26),
     "encoders": (283, 4),
-    "evaluation": (1927, 13),
+    "evaluation": (1929, 13),
     "experiments": (0, 1),
     "experiments/compare": (1027, 8),
     "experiments/report": (2170, 13),

@@ -97,6 +97,8 @@ class Linear(ProbeRule, Classifier):
             options["train_features"] = views[source.layer]
             augmentations = f"{self.augmentation}, {len(views[source.layer])} views"
         probe = linear_probe(**options, rule=self, seed=seed)
+        rates = {"lr": self.lr, "weight_decay": self.weight_decay}
+        value = self.accuracy(probe.correct, augmentation=augmentations, **rates)
         if probe.train_top1 < probe.means_top1 - _NOT_TRAINED:
             print(
                 f"linear of {source.features} {source.layer}{labels_text(self.labels)}: not trained with the "
@@ -105,8 +107,8 @@ class Linear(ProbeRule, Classifier):
                 f"{100 * probe.means_top1:.1f} %",
                 file=sys.stderr,
             )
-        rates = {"lr": self.lr, "weight_decay": self.weight_decay}
-        yield self.accuracy(probe.correct, augmentation=augmentations, **rates)
+            value = value._replace(correct=None)  # is not compared with the start
+        yield value
 
 
 @dataclass(frozen=True)

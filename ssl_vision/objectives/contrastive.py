@@ -228,11 +228,8 @@ class _Preset(Contrastive):
     """An objective whose margin loss is fixed by its class."""
 
     def __init__(
-        self, *, temperature: float | TemperatureRule = 0.1, pairs: PairSet | None = None,
-        gather: bool = True, **unknown: Any,
-    ) -> None:  # fmt: skip
-        if unknown:
-            raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {min(unknown)!r}")
+        self, *, temperature: float | TemperatureRule = 0.1, pairs: PairSet | None = None, gather: bool = True
+    ) -> None:
         super().__init__(temperature=temperature, pairs=pairs, gather=gather)
 
 

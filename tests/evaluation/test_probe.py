@@ -198,9 +198,11 @@ def test_probe_that_scale_leaves_untrained_is_reported(scale, capsys):
         def forward(self, x):
             return scale * super().forward(x)
 
-    evaluate(Scaled(), train=data, test=data, protocol="macl")
+    evaluation = evaluate(Scaled(), train=data, test=data, protocol="macl")
     remark = (
         "linear of trained backbone: not trained with the learning rate 0.02, which is too low for the scale "
         "of these features: it classifies 10.0 % of its training images, and the nearest class mean 100.0 %"
     )
     assert (remark in capsys.readouterr().err) == (scale < 1)
+    (linear,) = (row for row in evaluation.rows if (row.metric, row.features) == ("linear_top1", "trained"))
+    assert (linear.correct is None) == (scale < 1)  # without these, it is not compared with the start
