@@ -138,6 +138,10 @@ class FitCLI(LightningCLI):
             model = f"--model={json.dumps(DEFAULTS['model'])}"  # whose classes have the other options
             given = self.parser.parse_args([model, *self.args], defaults=False)
             set_options_for_weights(config, given=given)
+        elif config.model.get("init_args", {}).get("optimizer", {}).get("freeze_epochs"):
+            rank_zero_warn(
+                "the encoder has random weights: give --initial_checkpoint, or set encoder.pretrained"
+            )
         plain = yaml.safe_load(self.parser.dump(config, skip_unset=False, skip_validation=True))
         others = [key for key in plain if key not in (*_FIRST, *_NOT_RECORDED)]
         self.recorded = below_home({key: plain[key] for key in (*_FIRST, *others)})

@@ -85,9 +85,15 @@ def add_run_options(parser: LightningArgumentParser) -> None:
 
 
 def starts_from_weights(config: Namespace) -> bool:
-    """Return True if training starts from given weights of the encoder instead of random ones."""
+    """Return True if training starts from given weights of the encoder instead of random ones.
+
+    Raises:
+        InputError: weights are given twice.
+    """
     encoder = config.model.get("init_args", {}).get("encoder")
     own = isinstance(encoder, Namespace) and encoder.get("init_args", {}).get("pretrained", False)
+    if own and config.initial_checkpoint is not None:
+        raise InputError("give --initial_checkpoint or --model.encoder.pretrained true, not both")
     return config.initial_checkpoint is not None or bool(own)
 
 
