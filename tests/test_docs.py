@@ -385,6 +385,7 @@ def test_troubleshooting_messages_exist_in_code():
         "limit_train_batches",
         "CUDA out of memory",
         "DataLoader worker (pid …",  # torch's
+        "Killed",  # the shell's
     }
     unknown = [
         message
