@@ -191,12 +191,6 @@ def test_invalid_parameters_raise_value_error(make, words):
         make()
 
 
-@pytest.mark.parametrize("preset", [o.InfoNCE, o.MACL])
-def test_unknown_parameter_raises_type_error_with_class_name(preset):
-    with pytest.raises(TypeError, match=rf"^{preset.__name__}\(\) got .* argument 'temprature'"):
-        preset(temprature=0.1)
-
-
 @pytest.mark.parametrize("n", [16, 256])
 @pytest.mark.parametrize("preset", PRESETS)
 def test_non_finite_embeddings_give_non_finite_loss(preset, n):

@@ -63,7 +63,7 @@ def test_first_bracket_is_min_iter_or_follows_from_max_iter(given, first):
         ({"parameters": None}, "f: parameters: expected a table of keys and values, got None"),
         ({"parameters": {"a": 1}}, "f: parameters.a: expected a table of keys and values, got 1"),
         ({"method": "grid"}, "f: parameters.model.objective.temperature: a grid needs values"),
-        ({"run_cap": 0}, "f: run_cap: Not of type PositiveInt"),
+        ({"run_cap": 0}, "f: run_cap: must be above 0, got 0"),
         ({"run_cap": None}, "f: method bayes has no end: set run_cap in the file, or --trials"),
         ({"command": "python x"}, "f: command: expected list, got python x"),
         ({"command": ["${arg}"]}, "f: command: unknown or unsupported macro '${arg}', did you mean 'args'?"),
