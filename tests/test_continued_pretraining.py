@@ -103,7 +103,7 @@ def test_run_without_given_weights_has_no_start(base):
 
 
 def test_recipe_that_freezes_the_encoder_warns_of_random_weights(folder):
-    with pytest.warns(UserWarning, match="the encoder has random weights: give --initial_checkpoint"):
+    with pytest.warns(UserWarning, match="freeze_epochs, but no weights are given"):
         fit(folder, "frozen", "--model.optimizer.freeze_epochs=1")
 
 

@@ -140,7 +140,7 @@ class FitCLI(LightningCLI):
             set_options_for_weights(config, given=given)
         elif config.model.get("init_args", {}).get("optimizer", {}).get("freeze_epochs"):
             rank_zero_warn(
-                "the encoder has random weights: give --initial_checkpoint, or set encoder.pretrained"
+                "freeze_epochs, but no weights are given by --initial_checkpoint or encoder.pretrained"
             )
         plain = yaml.safe_load(self.parser.dump(config, skip_unset=False, skip_validation=True))
         others = [key for key in plain if key not in (*_FIRST, *_NOT_RECORDED)]

@@ -249,10 +249,10 @@ def notes(comparison: Comparison) -> Iterator[str]:
             for name, value in values.items()
         )
         yield f"Differs, too: {key} is {', '.join(texts)}."
-    if comparison.image_margin is not None and comparison.pairs:
-        yield "The interval of a difference from the start covers seeds and test images, p only seeds."
     n = len(comparison.seeds)
     least = smallest_wilcoxon_p(n)
+    if n > 1 and comparison.image_margin is not None:
+        yield "The interval of a difference from the start covers seeds and test images, p only seeds."
     if n > 1 and least >= comparison.alpha:
         needed = next(m for m in range(n, 64) if smallest_wilcoxon_p(m) < comparison.alpha)
         yield (

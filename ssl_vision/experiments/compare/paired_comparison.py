@@ -5,7 +5,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import Any
 
 from ssl_vision.cli.suggestions import closest_match
@@ -151,7 +151,8 @@ def compare(
     }
     margin = None
     if len(members) == 1:
-        margin = description.scale * fmean((row["gain_high"] - row["gain_low"]) / 2 for row in rows)
+        widths = [description.scale * (row["gain_high"] - row["gain_low"]) for row in rows]  # 95 % intervals
+        margin = fmean(widths) / 2 * NormalDist().inv_cdf(1 - alpha / 2) / NormalDist().inv_cdf(0.975)
         gain_of = {run: description.scale * row["gain"] for run, row in zip(runs, rows, strict=True)}
         starts = (value - gain_of[run] for run, value in zip(groups[0].runs, groups[0].values, strict=True))
         groups.append(Group("start", (), tuple(round(start, 9) for start in starts)))

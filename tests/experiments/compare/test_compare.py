@@ -149,9 +149,18 @@ def test_difference_from_the_start_must_exceed_what_test_images_change(capsys, m
     (pair,) = compare_runs()["pairs"]
     assert verdict in pair["summary"]
     assert verdict in capsys.readouterr().out
-    seeds = stats.t.interval(0.95, 2, scale=100 * stats.sem(gains))[1]
-    half = np.hypot(seeds, 100 * margin)
-    assert pair["interval"] == pytest.approx([pair["mean"] - half, pair["mean"] + half])
+    for level in (0.95, 0.99):
+        (pair,) = compare_runs(f"--alpha={1 - level}")["pairs"]
+        seeds = stats.t.interval(level, 2, scale=100 * stats.sem(gains))[1]
+        half = np.hypot(seeds, 100 * margin * stats.norm.interval(level)[1] / stats.norm.interval(0.95)[1])
+        assert pair["interval"] == pytest.approx([pair["mean"] - half, pair["mean"] + half])
+
+
+def test_difference_of_one_seed_from_the_start_is_printed_without_remark_on_intervals(capsys):
+    make_run("runs/0", rows=[row(0.5, gain=0.1, gain_low=0.05, gain_high=0.15)])
+    compare_runs()
+    assert "With one seed" in (printed := capsys.readouterr().out)
+    assert "covers seeds" not in printed
 
 
 @pytest.mark.parametrize("seeds", [9, 10])
