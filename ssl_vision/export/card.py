@@ -68,7 +68,7 @@ def card(
     }
     return "\n".join(
         [
-            f"# {class_name(about.encoder)}{title}\n\n| | |\n|---|---|",
+            f"# {_title(about.encoder)}{title}\n\n| | |\n|---|---|",
             *(f"| {name} | {value} |" for name, value in facts.items()),
             f"\n## Load\n\n```python\n{snippet}\n```\n\n{checked}\n\n## Evaluation\n",
             *_evaluation(rows),
@@ -77,11 +77,16 @@ def card(
     )
 
 
+def _title(spec: Mapping[str, Any]) -> str:
+    """Return the name of a network or data set of another library, or else of its class."""
+    return str((spec.get("init_args") or {}).get("name") or class_name(spec))
+
+
 def _training(run: OpenedRun) -> tuple[str, dict[str, str]]:
     """Return the end of the title, and the facts of the training by name."""
     config, checkpoint = run.config, run.checkpoint
     model, data = config["model"]["init_args"], config["data"]
-    objective, dataset = class_name(model.get("objective"), "InfoNCE"), class_name(data)
+    objective, dataset = class_name(model.get("objective"), "InfoNCE"), _title(data)
     data_options = {key: value for key, value in data["init_args"].items() if key not in (*_OMITTED, "views")}
     views = {k: v for k, v in data["init_args"]["views"].items() if k not in (*_OMITTED, "mean", "std")}
     epochs = (config.get("trainer") or {}).get("max_epochs")
@@ -93,7 +98,7 @@ def _training(run: OpenedRun) -> tuple[str, dict[str, str]]:
     if start:
         labels = "from weights of another training"
     return f" pretrained on {dataset} with {objective}, {labels}", {
-        "data": f"{dataset} ({_plain(data_options)})",
+        "data": f"{class_name(data)} ({_plain(data_options)})",
         "digest of the training images": checkpoint.images or "not recorded",
         "views": _plain(views),
         "objective": _plain(model.get("objective") or "InfoNCE"),

@@ -195,7 +195,9 @@ def test_timm_loads_an_uploaded_timm_encoder(hub, tmp_path, monkeypatch):
     torch.testing.assert_close(ssl_vision.load_encoder(ADDRESS)(X), expected, atol=1e-5, rtol=0)
     files = hub.repositories[NAME]["main"]
     assert "timm" in front_matter(files).tags
-    (code,) = re.findall(r"```python\n(.*?)```", files["README.md"].decode(), flags=re.DOTALL)
+    page = files["README.md"].decode()
+    assert "# vit_tiny_patch16_224 pretrained on Digits with InfoNCE" in page
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     names = {}
     exec(code, names)  # the code ends with timm's loader
     backbone = names["backbone"]

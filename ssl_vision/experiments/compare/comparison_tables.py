@@ -12,6 +12,7 @@ from ssl_vision.experiments.compare.metric_values import BASELINES
 from ssl_vision.experiments.compare.paired_comparison import VALIDATED, Comparison, Group, Pair
 from ssl_vision.experiments.compare.runs_table import shown
 from ssl_vision.experiments.compare.statistics import smallest_wilcoxon_p
+from ssl_vision.runs.evaluation_file import named_rows, variant_of
 from ssl_vision.runs.files import read_csv
 from ssl_vision.runs.registry import Run
 from ssl_vision.tables import aligned, as_markdown
@@ -176,10 +177,10 @@ def _pair_rows(comparison: Comparison) -> list[Row]:
 
 
 def _accuracy_table(comparison: Comparison) -> Lines:
-    """Means of all accuracies that every run has, in percent, by group; empty if there is only one."""
+    """Means of all accuracies that the runs measured alike, in percent, by group; empty if there is one."""
     runs = [run for group in comparison.groups for run in group.runs]
-    every = dict.fromkeys(name for run in runs for name in _accuracies(run))
-    names = [name for name in every if all(run.last(name) is not None for run in runs)]
+    measured = list(map(_accuracies, runs))
+    names = [name for name, how in measured[0].items() if all(each.get(name) == how for each in measured)]
     rows = []
     for group in filter(lambda group: group.runs, comparison.groups):
         values = {name: [run.last(name) or 0.0 for run in group.runs] for name in names}
@@ -188,12 +189,15 @@ def _accuracy_table(comparison: Comparison) -> Lines:
     return _lines(rows) if len(names) > 1 else []
 
 
-def _accuracies(run: Run) -> list[str]:
-    """Names of the accuracies in metrics.csv and evaluation.json."""
-    logged = [name for name in read_csv(run.folder.metrics_file)[0] if name.startswith("val/")]
+def _accuracies(run: Run) -> dict[str, Any]:
+    """Names of the accuracies in metrics.csv and evaluation.json, and how each was measured."""
+    how: dict[str, Any] = {
+        name: run.validated_k for name in read_csv(run.folder.metrics_file)[0] if name.startswith("val/")
+    }
     with suppress(InputError):
-        logged += run.test_metrics
-    return [name for name in logged if description_of(name).percent]
+        rows = named_rows(run.evaluation, run.config, epoch=run.epoch)
+        how |= {name: variant_of(row) for name, row in rows.items()}
+    return {name: how[name] for name in how if description_of(name).percent and run.last(name) is not None}
 
 
 def summaries(comparison: Comparison) -> list[str]:

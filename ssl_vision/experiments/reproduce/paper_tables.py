@@ -76,7 +76,7 @@ class Result:
         if self.difference is None:
             return self.published, "", "", ""
         count = "" if len(self.values) == seeds else f" ({len(self.values)})"
-        within = {True: "yes", False: "no", None: "one seed"}[self.within]
+        within = {True: "yes", False: "no", None: "no interval"}[self.within]
         return self.published, self.ours() + count, f"{self.difference:+.{self.metric.digits}f}", within
 
 

@@ -123,6 +123,15 @@ def test_output_ends_with_means_of_all_accuracies(runs, capsys):
     assert expected in capsys.readouterr().err
 
 
+def test_accuracies_with_different_k_are_not_averaged(runs, capsys):
+    file = next(runs.glob("DCL-1")) / "evaluation.json"
+    rows = json.loads(file.read_text())
+    file.write_text(json.dumps([*rows, row(0.9, k=20)]))
+    assert main(["compare", "runs", "--row=k=200"]) == 0
+    heads = capsys.readouterr().out.split("without tests:\n\n")[1].splitlines()[0].split()
+    assert heads == ["objective", "val/knn_top1", "test/knn_top1_projector"]
+
+
 def test_summaries_state_better_and_undecided_pairs(runs, capsys):
     comparison = compare_runs()
     same, better, _ = (pair["summary"] for pair in comparison["pairs"])
