@@ -89,7 +89,7 @@ def _training(run: OpenedRun) -> tuple[str, dict[str, str]]:
     objective, dataset = class_name(model.get("objective"), "InfoNCE"), _title(data)
     data_options = {key: value for key, value in data["init_args"].items() if key not in (*_OMITTED, "views")}
     views = {k: v for k, v in data["init_args"]["views"].items() if k not in (*_OMITTED, "mean", "std")}
-    epochs = (config.get("trainer") or {}).get("max_epochs")
+    epochs = (config.get("trainer") or {}).get("max_epochs") or -1
     optimizer = dict(model.get("optimizer") or {})
     start = config.get("initial_checkpoint")
     if not start and (model.get("encoder") or {}).get("init_args", {}).get("pretrained"):
@@ -104,7 +104,7 @@ def _training(run: OpenedRun) -> tuple[str, dict[str, str]]:
         "objective": _plain(model.get("objective") or "InfoNCE"),
         "projection head": f"{model.get('hidden_dim')} hidden, {model.get('output_dim')} out, not included",
         "optimizer": f"{optimizer.pop('name', 'unknown')} ({_plain(optimizer)})",
-        "epochs": f"{checkpoint.epoch} of {epochs}" if epochs else str(checkpoint.epoch),
+        "epochs": f"{checkpoint.epoch} of {epochs}" if epochs > 0 else str(checkpoint.epoch),
         "seed": str(config.get("seed_everything")),
         "initial weights": f"from {_plain(start)}" if start else "random",
     }

@@ -150,13 +150,11 @@ def write_backbone(path: Path, backbone: nn.Module, description: Description | N
     if isinstance(backbone, Timm):
         backbone = backbone.network
         about |= {_PREFIX: "network."} if description else {}
-    state: dict[str, torch.Tensor] = {}
-    storages: set[int] = set()
-    for name, tensor in backbone.state_dict().items():
-        tensor = tensor.contiguous()
-        storage = tensor.untyped_storage().data_ptr()
-        state[name] = tensor.clone() if storage in storages else tensor  # safetensors stores no shared memory
-        storages.add(storage)
+    # copies, as safetensors stores no shared memory
+    state = {
+        name: tensor.clone(memory_format=torch.contiguous_format)
+        for name, tensor in backbone.state_dict().items()
+    }
     path.write_bytes(save(state, {"format": "pt"} | {key: json.dumps(value) for key, value in about.items()}))
 
 

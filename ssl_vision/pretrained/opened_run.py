@@ -85,9 +85,10 @@ def open_run(path: str | Path, *, allow_class: Collection[str] = ()) -> OpenedRu
     """
     remote = str(path).startswith(SCHEME)
     checkpoint = read_checkpoint(fetched_checkpoint(str(path)) if remote else path)
-    folder = RunFolder(checkpoint.path.parent.parent)
+    parent = checkpoint.path.parent
+    folder = RunFolder(parent.parent if parent.name else "..")
     if not folder.config_file.exists():
-        folder = RunFolder(checkpoint.path.parent)
+        folder = RunFolder(parent)
     own = not remote and owned(folder.path, checkpoint.path)
     return OpenedRun(checkpoint, folder, own, allow_class)
 

@@ -194,12 +194,12 @@ class Run:
         return read_rows(self.folder.evaluation_file)
 
     def evaluated(self, metric: str) -> dict[str, Any] | None:
-        """Return the row of evaluation.json with a metric of the trained backbone; None if there is none.
+        """Return the row of evaluation.json with a metric of the trained backbone, measured with all labels.
 
-        Of several rows, those of the run's own data set are preferred, then those of the latest epoch, of the
-        protocol ``macl``, and of the most recent evaluation.
+        None if there is none. Of several rows, those of the run's own data set are preferred, then those of
+        the latest epoch, of the protocol ``macl``, and of the most recent evaluation.
         """
-        wanted = {"features": "trained", "layer": "backbone", "metric": metric}
+        wanted = {"features": "trained", "layer": "backbone", "metric": metric, "labels": None}
         rows = [row for row in self.evaluation if all(row.get(key) == wanted[key] for key in wanted)]
 
         def priority(row: dict[str, Any]) -> tuple[int, bool]:

@@ -7,6 +7,11 @@ import torch
 from ssl_vision.pretrained.opened_run import open_run
 
 
+def test_checkpoint_named_in_its_directory_belongs_to_its_run(tiny_run, monkeypatch):
+    monkeypatch.chdir(tiny_run / "checkpoints")
+    assert open_run("last.ckpt").folder.path.resolve() == tiny_run.resolve()
+
+
 def test_run_checkpoint_and_copy_of_it_open_the_same_network(tiny_run, tmp_path):
     copy = shutil.copyfile(tiny_run / "checkpoints/last.ckpt", tmp_path / "copy.ckpt")
     runs = [open_run(path) for path in (tiny_run, tiny_run / "checkpoints" / "last.ckpt", copy)]

@@ -202,7 +202,7 @@ def test_evaluated_selects_own_data_last_epoch_and_default_protocol(tmp_path):
     expected = measurement | {"data": run.setting("data"), "protocol": "macl", "epoch": 2, "value": 0.5}
     changes = [
         {"data": "STL10"}, {"protocol": "solo"}, {"epoch": 1}, {"features": "untrained"}, {"layer": "hidden"},
-        {"split": "train"}, {"metric": "linear_top1"},
+        {"split": "train"}, {"metric": "linear_top1"}, {"labels": "10%"},
     ]  # fmt: skip
     rows = [expected | change for change in changes]
     for order in ([expected, *rows], [*rows, expected]):

@@ -352,7 +352,7 @@ def store_arrays(file: Path, arrays: Arrays) -> None:
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as out:
-            np.savez(out, allow_pickle=False, **arrays)
+            np.savez(out, **arrays)  # type: ignore[arg-type]  # no array is named allow_pickle
         os.replace(partial, file)
     with suppress(OSError):
         partial.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ Lines = list[list[str]]
 Row = dict[str, str]
 """Cells of a line by the heads of their columns."""
 
-_UNTITLED = {"features", "metric", "layer", "protocol", "epoch", "options", "lr", "weight_decay", "root"}
+_UNTITLED = {"features", "metric", "layer", "protocol", "options", "lr", "weight_decay", "root"}
 """Conditions that the title of a comparison states elsewhere or omits."""
 
 _ACCURACIES = "Means of all accuracies of the same runs, in percent, without tests:"
@@ -58,7 +58,7 @@ def _markdown_table(lines: Lines) -> str:
 
 def part_of(comparison: Comparison, about: str = "") -> Part:
     """The tables and sentences of a comparison, with an addition to its title."""
-    tables = [group_table(comparison), pair_table(comparison)]
+    tables = [group_table(comparison), _lines(_pair_rows(comparison))]
     sentences = [*summaries(comparison), *notes(comparison)]
     return Part(title(comparison) + about, tables, sentences, _accuracy_table(comparison))
 
@@ -123,7 +123,9 @@ def title(comparison: Comparison) -> str:
     unit = ", in percent" if metric.percent else ""
     if metric.direction == "lower" or (metric.direction == "higher" and not metric.percent):
         unit += f", {metric.direction} is better"
-    return f"{name}{unit}, epoch {conditions['epoch']}, {_seeds(comparison.seeds)}"
+    epochs = {run.epoch for group in comparison.groups for run in group.runs}
+    last = f"epoch {epochs.pop()}" if len(epochs) == 1 else "last epoch"
+    return f"{name}{unit}, {last}, {_seeds(comparison.seeds)}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -147,12 +149,8 @@ def group_table(comparison: Comparison) -> Lines:
     return _lines([*rows, *({comparison.by: title, mean: _shown(comparison, v)} for title, v in baselines)])
 
 
-def pair_table(comparison: Comparison) -> Lines:
-    """A row for each pair: the first group minus the second; empty with one seed, which allows no test."""
-    return _lines(_pair_rows(comparison))
-
-
 def _pair_rows(comparison: Comparison) -> list[Row]:
+    """A row for each pair: the first group minus the second; empty with one seed, which allows no test."""
     if len(comparison.seeds) == 1:
         return []
     bootstrapped = any(pair.result.bootstrap for pair in comparison.pairs)
@@ -277,7 +275,7 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
                 "mean": group.mean,
                 "interval": comparison.interval(group),
                 "runs": [
-                    {"seed": seed, "folder": str(run.folder.path), "value": value}
+                    {"seed": seed, "folder": str(run.folder.path), "epoch": run.epoch, "value": value}
                     for seed, run, value in zip(comparison.seeds, group.runs, group.values, strict=False)
                 ],
             }

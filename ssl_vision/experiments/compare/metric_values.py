@@ -31,7 +31,7 @@ def logged_value(run: Run, metric: str) -> dict[str, Any]:
             hint = f"; give --metric {name}, --protocol and --layer for a value of ssl-vision evaluate"
         raise InputError(f"{run.folder.path} has no {metric} in its metrics.csv{hint}")
     images = {"images": run.validated_on} if metric.startswith("val/") else {}
-    return {"value": curve[-1][2], "epoch": curve[-1][1] + 1, **images}
+    return {"value": curve[-1][2], **images}
 
 
 def evaluated_row(run: Run, fields: Mapping[str, str]) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def evaluated_row(run: Run, fields: Mapping[str, str]) -> dict[str, Any]:
     evaluate = f"ssl-vision evaluate {place} --protocol {fields['protocol']}"
     for key, value in fields.items():
         present = list(dict.fromkeys(str(row[key]) for row in rows if key in row))
-        rows = [row for row in rows if str(row.get(key)) == value]
+        rows = [row for row in rows if shown(row.get(key)) == value]
         if not rows and key == "protocol":
             raise InputError(f"{place} is not evaluated under the protocol {value}: {evaluate}")
         if not rows:
@@ -66,15 +66,13 @@ def evaluated_row(run: Run, fields: Mapping[str, str]) -> dict[str, Any]:
         raise InputError(
             f"{run.folder.path} was evaluated at epoch {epoch} and has {run.epoch} now: {evaluate}"
         )
-    row = dict(rows[0])
-    if row.get("data") not in DATA_OF_ROOT:
-        row.pop("root", None)
-    return row
+    return rows[0]
 
 
 def _conditions(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a row that state how its value was measured."""
-    free = OUTCOME | {"seed"} | chosen_fields(row.get("metric"))
+    """Fields of a row that state how its value was measured; its epoch is the last one of its run."""
+    free = OUTCOME | {"seed", "epoch"} | chosen_fields(row.get("metric"))
+    free |= set() if row.get("data") in DATA_OF_ROOT else {"root"}
     return {key: value for key, value in row.items() if key not in free}
 
 
@@ -97,11 +95,10 @@ def shared_conditions(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) ->
 
 def baseline_means(runs: Sequence[Run], conditions: Mapping[str, Any]) -> dict[str, float]:
     """Mean of each baseline over the runs that evaluated it under the given conditions of the rows."""
-    alike = {key: conditions[key] for key in conditions if key not in ("features", "layer", "epoch")}
     evaluated = runs if "protocol" in conditions else []
-    rows = [row for run in evaluated for row in run.evaluation if alike.items() <= row.items()]
-    values = {
-        title: [row["value"] for row in rows if row.get("features") == features]
-        for title, features in BASELINES.items()
-    }
+    rows = [(row, _conditions(row)) for run in evaluated for row in run.evaluation]
+    values = {}
+    for title, features in BASELINES.items():
+        alike = {**conditions, "features": features} | ({"layer": "raw"} if features == "pixels" else {})
+        values[title] = [row["value"] for row, measured in rows if measured == alike]
     return {title: fmean(each) for title, each in values.items() if each}

@@ -297,7 +297,7 @@ def _check_settings(
                 )
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def settings_of(run: Run) -> dict[str, Any]:
     """Settings that affect the result, except for the seed, by their names as in `shortened`."""
     flat = significant(run.config) | {key: run.setting(key) for key in _LENGTH}
     return {shortened(key): value for key, value in flat.items() if key != "seed_everything"}
@@ -312,7 +312,7 @@ def shortened(key: str) -> str:
 
 def _unequal(first: Run, second: Run, allowed: Sequence[str] = ()) -> dict[str, tuple[Any, Any]]:
     """Values of both runs by the settings that differ, except for the allowed ones and those below them."""
-    one, other = _settings(first), _settings(second)
+    one, other = settings_of(first), settings_of(second)
     return {
         key: (one.get(key), other.get(key))
         for key in sorted({*one, *other})
@@ -340,7 +340,7 @@ def _differing(
 
     Allowed settings are included if any two runs differ, with None for runs that do not have them.
     """
-    settings = {name: list(map(_settings, members.values())) for name, members in groups.items()}
+    settings = {name: list(map(settings_of, members.values())) for name, members in groups.items()}
     keys = {key for members in settings.values() for flat in members for key in flat}
     differing = {}
     for key in sorted(keys - {shortened(by)}):

@@ -62,7 +62,7 @@ def evaluated(run: Run, metric: str) -> dict[str, Any] | None:
 def _sentence(context: ReportContext) -> str:
     run = context.run
     epochs, planned = run.epoch, run.setting("epochs")
-    length = f"{epochs} of {planned} epochs" if planned and planned != epochs else epochs_text(epochs)
+    length = f"{epochs} of {planned} epochs" if planned not in (None, -1, epochs) else epochs_text(epochs)
     limit = run.setting("trainer.limit_train_batches")
     if isinstance(limit, int) or (limit is not None and limit > 1):  # the command line may read 4 as 4.0
         length += f" of {limit:g} batch{'es' * (limit != 1)}"

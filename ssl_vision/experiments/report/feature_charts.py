@@ -93,8 +93,8 @@ def confusion_matrix(context: ReportContext) -> tuple[str, Markup]:
         Missing: There are no features or no labels.
     """
     view = context.feature_view()
-    if view.predicted is None:
-        raise Missing("this section requires labelled train and test splits")
+    if view.predicted is None or len(view.classes) < 2:
+        raise Missing("this section requires labelled train and test splits of two classes or more")
     counts = multiclass_confusion_matrix(
         view.predicted, view.images.labels, len(view.classes), ignore_index=UNLABELLED
     )

@@ -8,8 +8,8 @@ from markupsafe import Markup
 from ssl_vision.descriptions import described
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.results import Row
-from ssl_vision.experiments.compare.comparison_tables import group_table, notes, pair_table, summaries, title
-from ssl_vision.experiments.compare.paired_comparison import Comparison, compare, shortened
+from ssl_vision.experiments.compare.comparison_tables import Part, part_of
+from ssl_vision.experiments.compare.paired_comparison import Comparison, compare, settings_of
 from ssl_vision.experiments.report import curves, explorer
 from ssl_vision.experiments.report.accuracies import VALIDATED, clock, conditions, evaluated
 from ssl_vision.experiments.report.page import (
@@ -19,7 +19,7 @@ from ssl_vision.experiments.report.page import (
     render,
     render_template,
 )
-from ssl_vision.runs.config import below_home, named_settings, significant
+from ssl_vision.runs.config import below_home, named_settings
 from ssl_vision.runs.registry import Run
 
 _PLACES = {"name", "runs_dir"}
@@ -115,19 +115,12 @@ def paired_comparison(runs: Sequence[Run], by: str | None = None) -> tuple[str, 
     )
     if any(len(comparison.seeds) > 1 for comparison in comparisons):
         lead += " An interval that excludes 0 indicates a difference."
-    parts: list[dict[str, Any]] = []
+    parts: list[Part] = []
     shown: set[str] = set()
     for comparison in comparisons:
-        sentences = [each for each in (*summaries(comparison), *notes(comparison)) if each not in shown]
-        shown.update(sentences)
-        parts.append(
-            {
-                "title": title(comparison),
-                "sentences": sentences,
-                "groups": group_table(comparison),
-                "pairs": pair_table(comparison),
-            }
-        )
+        part = part_of(comparison)
+        parts.append(part._replace(sentences=[each for each in part.sentences if each not in shown]))
+        shown.update(part.sentences)
     reasons = list(dict.fromkeys(reasons))
     return lead, render_template("comparison.html", comparisons=parts, unavailable=reasons)
 
@@ -140,9 +133,9 @@ def _key(runs: Sequence[Run]) -> str:
     """
     if len({run.setting("objective") for run in runs}) > 1:
         return "objective"
-    settings = [significant(run.config) for run in runs]
-    keys = sorted({key for values in settings for key in values} - {"seed_everything"})
-    differing = [shortened(key) for key in keys if len({str(values.get(key)) for values in settings}) > 1]
+    settings = list(map(settings_of, runs))
+    keys = sorted({key for values in settings for key in values})
+    differing = [key for key in keys if len({str(values.get(key)) for values in settings}) > 1]
     if not differing:
         raise Missing("the runs differ only in the seed")
     if len(differing) > 1:

@@ -10,7 +10,10 @@ from pathlib import Path
 
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.cli.recipes import CONFIGS, find_recipe
+from ssl_vision.cli.suggestions import closest_match
+from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.errors import InputError
+from ssl_vision.runs.evaluation_file import DEFAULT_PROTOCOL
 from ssl_vision.runs.files import read_yaml
 
 Options = dict[str, str]
@@ -100,20 +103,20 @@ class TableMetric:
     """A metric of the paper, and how it is measured."""
 
     name: str
-    unit: str
-    """``percent`` or ``plain``."""
+    protocol: str
+    """Name or file of the protocol."""
     fields: Options
     """Fields of the row of evaluation.json: ``protocol``, ``metric``, ``layer`` and others."""
 
     @property
-    def scale(self) -> float:
-        """Factor from the unit of the evaluation to that of the paper."""
-        return 100.0 if self.unit == "percent" else 1.0
+    def description(self) -> MetricDescription:
+        """Description of the metric, whose unit is that of the paper."""
+        return description_of(self.fields["metric"])
 
     @property
     def digits(self) -> int:
         """Number of printed decimals."""
-        return 2 if self.unit == "percent" else 3
+        return 2 if self.description.percent else 3
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,7 @@ class Paper:
     @property
     def protocols(self) -> tuple[str, ...]:
         """Protocols of ``ssl-vision evaluate`` for all metrics."""
-        return tuple(dict.fromkeys(metric.fields["protocol"] for metric in self.metrics.values()))
+        return tuple(dict.fromkeys(metric.protocol for metric in self.metrics.values()))
 
 
 def published_number(text: str) -> float:
@@ -212,12 +215,12 @@ def read_paper(path: str | Path, *, small: bool = False) -> Paper:
         if small and file.small is None:
             raise InputError("has no small version: use --budget full")
         return _paper(path, file, file.small if small else None)
-    except InputError as error:
+    except (InputError, ValueError) as error:
         raise InputError(f"{path}: {error}") from error
 
 
 def _paper(path: Path, file: PaperFile, small: ScaledDown | None) -> Paper:
-    metrics = {name: _metric(name, dict(fields)) for name, fields in file.metrics.items()}
+    metrics = {name: _metric(path, name, fields) for name, fields in file.metrics.items()}
     tables: dict[str, Table] = {}
     for name, table in file.tables.items():
         columns = tuple(_columns(table))
@@ -233,10 +236,13 @@ def _paper(path: Path, file: PaperFile, small: ScaledDown | None) -> Paper:
     return Paper(path.stem, file.title, file.source, tuple(file.notes), metrics, tables, says)
 
 
-def _metric(name: str, fields: dict[str, str]) -> TableMetric:
-    unit = fields.pop("unit", "percent")
-    find_recipe(fields["protocol"], _PROTOCOLS, f"metrics.{name}.protocol")
-    return TableMetric(name, unit, {"features": "trained", "layer": "backbone"} | fields)
+def _metric(path: Path, name: str, fields: dict[str, str]) -> TableMetric:
+    protocol = fields.get("protocol", DEFAULT_PROTOCOL)
+    if Path(protocol).suffix:
+        protocol = os.path.normpath(path.parent / protocol)
+    found = find_recipe(protocol, _PROTOCOLS, f"metrics.{name}.protocol")
+    fields = {"features": "trained", "layer": "backbone", **fields, "protocol": found.stem}
+    return TableMetric(name, protocol, fields)
 
 
 def _columns(table: TableFile) -> Iterator[Column]:
@@ -254,6 +260,8 @@ def _cells(
 ) -> Iterator[TableCell]:  # fmt: skip
     """Yield the cells of a table, row by row."""
     for row, lines in table.values.items():
+        if row not in file.rows:
+            raise InputError(f"tables.{name}.values: no row '{row}'{closest_match(row, list(file.rows))}")
         of_row = file.rows[row]
         for metric, line in lines.items():
             if metric not in file.metrics or len(line) != len(columns):

@@ -124,7 +124,7 @@ def _values(cell: TableCell, metric: TableMetric, seeds: Sequence[int], folder: 
             raise InputError(
                 f"{run.folder.evaluation_file}: {len(rows)} rows match metric {metric.name} of the paper file"
             )
-        yield from (metric.scale * float(row["value"]) for row in rows)
+        yield from (metric.description.scale * float(row["value"]) for row in rows)
 
 
 def full_rows(paper: Paper, table: Table, results: Sequence[Result]) -> list[dict[str, Any]]:
@@ -137,7 +137,7 @@ def full_rows(paper: Paper, table: Table, results: Sequence[Result]) -> list[dic
             "group": result.cell.column.group,
             "column": result.cell.column.name,
             "metric": result.metric.name,
-            "unit": result.metric.unit,
+            "unit": "percent" if result.metric.description.percent else "plain",
             "protocol": result.metric.fields["protocol"],
             "layer": result.metric.fields["layer"],
             "published": result.published,

@@ -19,7 +19,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.experiments.reproduce.paper import Options, Paper, TableCell, in_order, read_paper
 from ssl_vision.experiments.reproduce.paper_tables import write_table
 from ssl_vision.experiments.sweeps.launcher import slots
-from ssl_vision.experiments.sweeps.trials import Plan, Trial
+from ssl_vision.experiments.sweeps.trials import Plan, Trial, yaml_value
 from ssl_vision.optional import needed
 from ssl_vision.runs.config import differences, listed
 from ssl_vision.runs.folder import run_path
@@ -70,7 +70,7 @@ class PaperPlan(Plan):
         options = {**trial.parameters["settings"], "name": trial.name}
         quiet = ["--report=false", "--trainer.devices=1", "--trainer.enable_progress_bar=false"]
         place = [f"--seed_everything={trial.parameters['seed_everything']}", f"--runs_dir={self.folder}"]
-        words = [f"--{key}={value}" for key, value in options.items()]
+        words = [f"--{key}={yaml_value(value)}" for key, value in options.items()]
         return [sys.executable, "-m", "ssl_vision", "fit", *quiet, *words, *place, "--ckpt_path=last"]
 
     def evaluate_command(self, trial: Trial, protocols: Sequence[str], *, baselines: bool) -> list[str]:

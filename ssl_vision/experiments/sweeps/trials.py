@@ -218,7 +218,7 @@ def expanded(command: Sequence[str], parameters: Mapping[str, Any]) -> list[str]
     """
     from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
-    as_text = _yaml_value if is_fit(command) else lambda value: value
+    as_text = yaml_value if is_fit(command) else lambda value: value
     macros = create_sweep_command_args({
         "args": {name: {"value": as_text(value)} for name, value in parameters.items()}
     }) | {"env": ["/usr/bin/env"], "interpreter": [sys.executable]}  # fmt: skip
@@ -235,6 +235,6 @@ def _variable(match: re.Match[str]) -> str:
     return os.environ[match[1]]
 
 
-def _yaml_value(value: Any) -> Any:
+def yaml_value(value: Any) -> Any:
     """Return a value that ``str`` writes as YAML: null instead of None, also in lists and tables."""
     return json.dumps(value) if value is None or isinstance(value, (list, dict)) else value

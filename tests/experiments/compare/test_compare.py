@@ -105,6 +105,33 @@ def test_baselines_are_shown_as_measured_under_same_conditions(runs, capsys):
     assert compare_runs("--metric=val/knn_top1")["baselines"] == {}
 
 
+def test_baselines_measured_differently_do_not_count(runs):
+    for path in runs.iterdir():
+        rows = json.loads((path / "evaluation.json").read_text())[:1]
+        rows += [row(0.4, features="untrained", epoch=0), row(0.3, features="untrained", layer="projector")]
+        rows += [row(0.2, features="untrained", epoch=0, settings="views.size 48", root="y")]
+        (path / "evaluation.json").write_text(json.dumps(rows))
+    assert compare_runs()["baselines"] == pytest.approx({"untrained network": 40})
+
+
+def test_row_selects_rows_without_a_field(runs):
+    for path in runs.iterdir():
+        rows = json.loads((path / "evaluation.json").read_text())
+        (path / "evaluation.json").write_text(json.dumps([row(0.1, labels="1%"), *rows]))
+    assert compare_runs("--row=labels=null")["groups"][0]["mean"] == pytest.approx(percent("MACL").mean())
+
+
+def test_runs_of_different_length_are_compared_after_their_last_epochs(capsys):
+    for epochs in (2, 4):
+        for seed in range(2):
+            rows = [row(0.1 * epochs + 0.01 * seed, epoch=epochs)]
+            changes = {"trainer.max_epochs": epochs}
+            make_run(f"runs/{epochs}-{seed}", seed=seed, epochs=epochs, rows=rows, **changes)
+    assert [group["name"] for group in compare_runs("--by=epochs")["groups"]] == ["4", "2"]
+    assert ", last epoch, seeds 0, 1" in capsys.readouterr().out
+    assert compare_runs("--by=epochs", "--metric=val/knn_top1")
+
+
 def test_output_ends_with_means_of_all_accuracies(runs, capsys):
     assert main(["compare", "runs", "--output=out.md"]) == 0
     _, table = capsys.readouterr().out.split(
@@ -239,7 +266,8 @@ def test_group_below_baseline_has_negative_difference(runs):
 def test_logged_metric_is_compared_by_its_last_value(runs):
     comparison = compare_runs("--metric=val/knn_top1")
     assert comparison["groups"][0]["mean"] == pytest.approx(percent("MACL").mean())
-    assert comparison["conditions"] == {"epoch": 2, "images": "held-out train images"}
+    assert comparison["conditions"] == {"images": "held-out train images"}
+    assert {run["epoch"] for group in comparison["groups"] for run in group["runs"]} == {2}
 
 
 def test_layer_and_by_options_select_values_and_groups(runs):

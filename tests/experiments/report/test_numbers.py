@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from ssl_vision.experiments.report import feature_charts, gallery
 from ssl_vision.experiments.report.accuracies import protocols
 from ssl_vision.experiments.report.context import FeatureView
 from ssl_vision.experiments.report.curves import line
-from ssl_vision.experiments.report.page import COLOURS
+from ssl_vision.experiments.report.page import COLOURS, Missing
 from ssl_vision.experiments.report.sprite_sheet import COLUMNS, SpriteSheet
 from ssl_vision.main import main
 from ssl_vision.metrics import knn_table
@@ -35,13 +36,14 @@ def images(count, classes, seed=0):
     return Images(pixels, labels, tuple(f"class {i}" for i in range(classes)))
 
 
-def feature_view(*, bank=True, count=40, k=7):
+def feature_view(*, bank=True, count=40, k=7, classes="abcd"):
     generator = torch.Generator().manual_seed(1)
     features = torch.randn(count, 6, generator=generator)
     others = torch.randn(90, 6, generator=generator)
     return FeatureView(
-        images(count, 4), "test", {"backbone": features}, images(90, 4, seed=2) if bank else None,
-        others if bank else features, k=k, temperature=0.2, classes=tuple("abcd"),
+        images(count, len(classes)), "test", {"backbone": features},
+        images(90, len(classes), seed=2) if bank else None,
+        others if bank else features, k=k, temperature=0.2, classes=tuple(classes),
     )  # fmt: skip
 
 
@@ -80,6 +82,12 @@ def test_confused_classes_match_sorted_counts():
     off = {(i, j): int(counts[i, j]) for i in range(5) for j in range(5) if i != j}
     worst = sorted(off, key=lambda pair: (-off[pair], pair))[:8]
     assert feature_charts.confused(counts) == worst
+
+
+def test_confusion_matrix_needs_two_classes():
+    context = SimpleNamespace(feature_view=lambda: feature_view(classes="a"))
+    with pytest.raises(Missing, match="two classes"):
+        feature_charts.confusion_matrix(context)
 
 
 def test_only_confusions_that_occur_are_named():

@@ -162,6 +162,12 @@ def test_summary_states_limit_of_batches_per_epoch(limit, told, tmp_path):
     assert f" for {told}, with" in accuracies._sentence(ReportContext(Run(tmp_path), embed=False))
 
 
+def test_summary_of_run_limited_by_steps_states_no_planned_epochs(tmp_path):
+    (tmp_path / "config.yaml").write_text("trainer: {max_epochs: -1, max_steps: 2}\n")
+    (tmp_path / "times.csv").write_text("step,epoch,time/epochs\n1,0,1\n")
+    assert " for 1 epoch, with" in accuracies._sentence(ReportContext(Run(tmp_path), embed=False))
+
+
 def test_summary_states_training_and_accuracy(evaluated_run, page):
     opening = " ".join(page.text[""].split()).partition("This file is self-contained")[0]
     run = Run(evaluated_run)

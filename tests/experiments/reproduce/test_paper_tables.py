@@ -15,8 +15,8 @@ from ssl_vision.experiments.reproduce.paper_tables import (
 )
 from ssl_vision.tables import as_csv
 
-LE = TableMetric("LE", "percent", {"protocol": "macl", "layer": "backbone", "metric": "linear_top1"})
-S = TableMetric("S", "plain", {"protocol": "macl", "layer": "backbone", "metric": "sensitivity"})
+LE = TableMetric("LE", "macl", {"protocol": "macl", "layer": "backbone", "metric": "linear_top1"})
+S = TableMetric("S", "macl", {"protocol": "macl", "layer": "backbone", "metric": "sensitivity"})
 LEFT, MIDDLE, RIGHT = Column("τ₀", "0.1", {}), Column("τ₀", "0.2", {}), Column("Batch", "64", {})
 COLUMNS = (LEFT, MIDDLE, RIGHT)
 

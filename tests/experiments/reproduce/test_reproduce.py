@@ -25,7 +25,7 @@ CONTENT = {
     "source": "Myself",
     "metrics": {
         "LE": {"protocol": "macl", "metric": "linear_top1"},
-        "S": {"protocol": "macl", "metric": "sensitivity", "unit": "plain"},
+        "S": {"protocol": "macl", "metric": "sensitivity"},
     },
     "options": {"config": DIGITS, "trainer.max_epochs": 4, "model.objective": "InfoNCE"},
     "rows": {"InfoNCE": {"model.objective": "InfoNCE"}, "DCL": {"model.objective": "DCL"}},
@@ -154,6 +154,53 @@ def cell(name, row, column, metric, place="runs/mine"):
             if (line["row"], line["column"], line["metric"]) == (row, column, metric)
         )
     return result
+
+
+def test_protocol_file_beside_the_paper_file_fills_the_table(simulate, tmp_path, monkeypatch):
+    (tmp_path / "papers").mkdir()
+    (tmp_path / "papers" / "own.yaml").write_text("measurements: [knn: {k: 5}]\n")
+    metrics = {"LE": {"protocol": "own.yaml", "metric": "linear_top1"}}
+    tables = {"2": CONTENT["tables"]["2"]}
+    (tmp_path / "papers" / "mine.yaml").write_text(
+        yaml.safe_dump({**CONTENT, "metrics": metrics, "tables": tables}, sort_keys=False)
+    )
+    monkeypatch.chdir(tmp_path)
+    evaluations = []
+
+    def simulated(args):
+        if args[0] == "fit":
+            return simulate_fit(dict(arg[2:].split("=", 1) for arg in args[1:]))
+        evaluations.append(args)
+        row = {"features": "trained", "layer": "backbone", "protocol": "own", "data": "Digits", "epoch": 4}
+        rows = [row | {"metric": "linear_top1", "value": 0.9}]
+        (Path(args[1]) / "evaluation.json").write_text(json.dumps(rows))
+        return 0, ""
+
+    simulate(simulated)
+    assert main(["reproduce", "papers/mine.yaml", "--cells=InfoNCE,64", "--seeds=1"]) == 0
+    assert "--protocol=papers/own.yaml" in evaluations[0]
+    assert cell("2", "InfoNCE", "64", "LE")["ours"] == "90.0"
+
+
+def test_null_of_a_config_file_is_passed_as_null(paper, commands):
+    Path("more.yaml").write_text("trainer: {max_time: null}\n")
+    args = ["reproduce", paper, "--table=2", "--cells=64", "--seeds=1", "--", "--config=more.yaml"]
+    assert main(args) == 0
+    assert "--trainer.max_time=null" in commands[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"SimCRL": {"LE": [91.0, 89.0]}}, "tables.2.values: no row 'SimCRL'"),
+        ({"InfoNCE": {"LE": ["81.2*", 89.0]}}, "mine.yaml: could not convert string to float: '81.2*'"),
+    ],
+)
+def test_faults_of_a_paper_file_are_named(paper, change, message, capsys):
+    table = {**CONTENT["tables"]["2"], "values": change}
+    Path(paper).write_text(yaml.safe_dump({**CONTENT, "tables": {"2": table}}, sort_keys=False))
+    assert main(["reproduce", paper]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_three_seeds_of_a_cell_are_trained_evaluated_and_compared(paper, commands, capsys):
