@@ -1,7 +1,8 @@
-"""Optional libraries, which only some commands require."""
+"""What some installations lack: optional libraries, and functions of the system."""
 
 import importlib
 import importlib.util
+import os
 from typing import Any
 
 from ssl_vision.errors import InputError
@@ -10,6 +11,11 @@ from ssl_vision.errors import InputError
 def installed(name: str) -> bool:
     """Return True if a library can be imported."""
     return importlib.util.find_spec(name) is not None
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use, or of all where the system does not state it."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def needed(name: str, *, extra: str) -> Any:

@@ -1,7 +1,6 @@
 """``ssl-vision doctor``: versions of packages, devices and data sets."""
 
 import importlib
-import os
 import platform
 import shlex
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from packaging.requirements import Requirement
 
 from ssl_vision._version import __version__
 from ssl_vision.cli.parser import ArgumentParser
+from ssl_vision.optional import available_cores
 from ssl_vision.progress import Progress
 
 _CPUINFO, _DRIVER = Path("/proc/cpuinfo"), Path("/dev/nvidiactl")
@@ -57,7 +57,8 @@ def run(args: Sequence[str]) -> None:
 
 def versions() -> Iterator[Check]:
     """Check Python and the required packages, and which build of FAISS is used."""
-    installed = {each.name.lower().replace("_", "-"): each.version for each in metadata.distributions()}
+    named = [each for each in metadata.distributions() if each.name]  # an interrupted pip leaves one without
+    installed = {each.name.lower().replace("_", "-"): each.version for each in named}
     yield Check("python", platform.python_version())
     yield Check("ssl_vision", __version__)
     for line in metadata.requires("ssl_vision") or ():
@@ -94,7 +95,7 @@ def devices(torch: Any) -> Iterator[Check]:
         yield Check("GPU", "present, but torch cannot use it", advice)
     elif not torch.cuda.is_available():
         yield Check("GPU", "none; training uses the CPU")
-    yield Check("cores", f"{len(os.sched_getaffinity(0))}, {torch.get_num_threads()} threads in torch")
+    yield Check("cores", f"{available_cores()}, {torch.get_num_threads()} threads in torch")
     words = set(_CPUINFO.read_text(encoding="utf-8").split()) if _CPUINFO.exists() else set()
     flags = [name for name in ("amx_bf16", "avx512_bf16", "bf16") if name in words]
     yield Check("bfloat16", f"supported by the CPU ({', '.join(flags)})" if flags else "slow on this CPU")

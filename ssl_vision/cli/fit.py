@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytorch_lightning as pl
 import torch
 import yaml
+from jsonargparse import Namespace
 from jsonargparse.typing import register_type
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import ProgressBar
@@ -131,6 +132,7 @@ class FitCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Determine the run directory and the checkpoint to continue from."""
         config = self.config
+        optimizer = config.model.get("init_args", {}).get("optimizer")
         check_trainer(config.trainer)
         if config.metrics.k is None:
             config.metrics.k = knn_k(config.data.class_path)
@@ -138,7 +140,7 @@ class FitCLI(LightningCLI):
             model = f"--model={json.dumps(DEFAULTS['model'])}"  # whose classes have the other options
             given = self.parser.parse_args([model, *self.args], defaults=False)
             set_options_for_weights(config, given=given)
-        elif config.model.get("init_args", {}).get("optimizer", {}).get("freeze_epochs"):
+        elif isinstance(optimizer, Namespace) and optimizer.get("freeze_epochs"):
             rank_zero_warn(
                 "freeze_epochs, but no weights are given by --initial_checkpoint or encoder.pretrained"
             )

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -150,7 +151,8 @@ def _class(option: str, value: Any) -> ClassDescription | None:
         return classes[name]
     if dotted(name) and not os.path.isfile(name):
         package = name.partition(".")[0]
-        if find_spec(package) is None and not any(map(os.path.exists, (package, f"{package}.py"))):
+        known = package in sys.modules or find_spec(package)  # __main__ has no spec
+        if not known and not any(map(os.path.exists, (package, f"{package}.py"))):
             raise InputError(f"--{option} {name}: no module named '{package}'")
         return classes.get(name.rpartition(".")[2]) if package == "ssl_vision" else None
     model = name.removeprefix("timm/")

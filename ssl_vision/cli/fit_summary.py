@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from ssl_vision.cli.config_objects import outside_classes
-from ssl_vision.data import ImageData
+from ssl_vision.data import ImageData, ImageFolder
 from ssl_vision.descriptions import described, description_of
 from ssl_vision.metrics.accuracy_difference import wilson_interval
 from ssl_vision.progress import duration, epochs_text, number
@@ -37,7 +37,8 @@ def summary(
     if data is None or data.num_classes:
         tested = data is None or data.test_share or data.has("test") or data.has("val")
         test = "" if tested else " --data.test FOLDER"
-        lines.append(f"next: ssl-vision evaluate {folder}{test}   kNN and a linear probe")
+        if tested or isinstance(data, ImageFolder):
+            lines.append(f"next: ssl-vision evaluate {folder}{test}   kNN and a linear probe")
     if not report:
         lines.append(f"next: ssl-vision report {folder}     an HTML report with a map of the images")
     return "\n".join(lines)
@@ -94,11 +95,11 @@ def validations(run: Run) -> list[list[str]]:
     if not curves:
         return []
     longest = max(curves.values(), key=len)
-    places = (0, -1) if len(longest) > 1 else (-1,)
-    table = [["", *(f"epoch {longest[place][1] + 1}" for place in places)]]
+    shown = [longest[0], longest[-1]] if len(longest) > 1 else longest
+    table = [["", *(f"epoch {epoch + 1}" for _, epoch, _ in shown)]]
     for name, curve in curves.items():
-        values = (curve[place][2] for place in places)
-        table.append([name, *(validation_value(name, value, run.validated_images) for value in values)])
+        values = {step: validation_value(name, value, run.validated_images) for step, _, value in curve}
+        table.append([name, *(values.get(step, "") for step, _, _ in shown)])
     return table
 
 

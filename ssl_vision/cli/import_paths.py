@@ -136,9 +136,8 @@ def add_allow_class(parser: argparse.ArgumentParser) -> None:
 def allowed_classes(args: Sequence[str]) -> list[str]:
     """Return the values of ``--allow_class`` in unparsed arguments."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument(ALLOW_CLASS, action="append", default=[])
-    allow_class: list[str] = parser.parse_known_args(list(args))[0].allow_class
-    return allow_class
+    parser.add_argument(ALLOW_CLASS, action="append", nargs="?", default=[])  # the command requires the value
+    return list(filter(None, parser.parse_known_args(list(args))[0].allow_class))
 
 
 def class_paths(config: Any) -> Iterator[str]:

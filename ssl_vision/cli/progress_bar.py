@@ -1,11 +1,11 @@
 """Progress bar of a run: epoch, images/s, time left, loss and kNN accuracy of the last validation."""
 
+import math
 from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ProgressBar
 
-from ssl_vision.data import Batch
 from ssl_vision.descriptions import described
 from ssl_vision.progress import Progress
 from ssl_vision.runs.log import RunLog
@@ -38,15 +38,15 @@ class RunBar(ProgressBar):
         self._show(Progress("first step", lines=False))
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count images; the first step starts the bar of the whole run."""
         if self._job is None:
             return
-        images = len(batch.images) * trainer.world_size
+        images = len(batch[1]) * trainer.world_size
         if self._job.unit != "images":
             steps, accumulated = trainer.estimated_stepping_batches, trainer.accumulate_grad_batches
-            total = None if steps == float("inf") else steps * accumulated * images
+            total = None if steps in (math.inf, -1) else steps * accumulated * images
             done = (trainer.global_step * accumulated + (batch_idx + 1) % accumulated) * images
             job = Progress("training", total, unit="images", done=done)
             job.untimed, images = images, 0
@@ -67,7 +67,7 @@ class RunBar(ProgressBar):
         trainer: pl.Trainer,
         pl_module: pl.LightningModule,
         outputs: Any,
-        batch: Batch,
+        batch: Any,
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:

@@ -77,7 +77,7 @@ def settings(options: Sequence[str]) -> Iterator[tuple[str, Any]]:
         name = name.lstrip("-").removesuffix("+")
         if not equals and name.rpartition(".")[2] not in FLAGS:
             missing = not words or words[0].startswith("--")
-            if missing and "." in name:
+            if missing and ("." in name or name in ("config", "c")):
                 raise InputError(f"--{name} requires a value")
             value = "" if missing else words.pop(0)  # it may be a flag of another command
         yield _plain(name), value

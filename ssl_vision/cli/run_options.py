@@ -112,7 +112,9 @@ def set_options_for_weights(config: Namespace, *, given: Namespace) -> None:
     if "encoder_statistics" in model and "model.init_args.encoder_statistics" not in given:
         model.encoder_statistics = "fixed"
     views = config.data.get("init_args", {}).get("views")
-    if views is None or any(f"data.init_args.views.{name}" in given for name in ("mean", "std")):
+    if not isinstance(views, Namespace):
+        return
+    if any(f"data.init_args.views.{name}" in given for name in ("mean", "std")):
         return
     file, encoder = config.initial_checkpoint, model.get("encoder")
     expected = None if file is None else stated_normalisation(file)

@@ -419,8 +419,11 @@ class Method(pl.LightningModule, ABC):
             InputError: the run has no end.
         """
         steps = self.trainer.estimated_stepping_batches
-        if steps == math.inf:
-            raise InputError(f"{option} 'cosine' needs an end: set trainer.max_epochs or max_steps")
+        if steps in (math.inf, -1):  # -1 for epochs of unknown length
+            raise InputError(
+                f"{option} 'cosine' needs an end: set trainer.max_steps, or trainer.max_epochs with a data "
+                "loader of known length"
+            )
         return int(steps)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -65,7 +65,7 @@ class Run:
         """
         if key == "name":
             return self.name
-        value = _look_up(self.config, SHORT.get(key, key))[1]
+        value = _look_up(self.config, SHORT.get(key, key))
         if value is None and key == "objective":  # a method with a fixed objective
             value = self.config.get("model")
         if isinstance(value, dict) and "class_path" in value:
@@ -78,18 +78,13 @@ class Run:
         Args:
             key: dotted key of config.yaml, as for `setting`.
         """
-        value = _look_up(self.config, key)[1]
+        value = _look_up(self.config, key)
         if not isinstance(value, dict) or "class_path" not in value:
             return str(value) if value else None
         options = {**(value.get("init_args") or {}), **(value.get("dict_kwargs") or {})}
         words = [f"{name} {option}" for name, option in options.items() if option not in (None, False)]
         name = class_name(value)
         return f"{name} ({', '.join(words)})" if words else name
-
-    def whole_key(self, key: str) -> str | None:
-        """Return the full dotted key in config.yaml of a `setting`; None if it does not exist."""
-        parts = _look_up(self.config, SHORT.get(key, key))[0]
-        return ".".join(parts) if parts else None
 
     @property
     def status(self) -> str:
@@ -285,16 +280,13 @@ def _below(path: Path) -> Iterator[Path]:
         subfolders[:] = sorted(name for name in subfolders if name[0] != "." and name not in _NO_RUNS)
 
 
-def _look_up(config: dict[str, Any], key: str) -> tuple[list[str], Any]:
-    """Return the full path of a key, including ``init_args``, and its value; ``([], None)`` if absent."""
-    path: list[str] = []
+def _look_up(config: dict[str, Any], key: str) -> Any:
+    """Return the value of a key, which may leave out ``init_args``; None if it is absent."""
     value: Any = config
     for part in key.split("."):
         if isinstance(value, dict) and part not in value and isinstance(value.get("init_args"), dict):
-            path.append("init_args")
             value = value["init_args"]
         if not isinstance(value, dict) or part not in value:
-            return [], None
-        path.append(part)
+            return None
         value = value[part]
-    return path, value
+    return value

@@ -1,5 +1,6 @@
 """Tests of the timings of an epoch, with a clock that each test sets."""
 
+import math
 from types import SimpleNamespace
 
 import torch
@@ -52,3 +53,11 @@ def test_resumed_epoch_is_timed_from_start_of_training():
     times.on_train_batch_end(trainer, None, None, None, 2)
     times.on_train_epoch_end(trainer, SimpleNamespace(log=logged.__setitem__))
     assert logged == {"time/train_seconds": 7.0, "time/train_batches": 1, "time/epochs": 5.75}
+
+
+def test_epoch_of_unknown_length_counts_as_one():
+    logged = {}
+    times = Times(clock=lambda: 0.0)
+    trainer = trainer_at(1, 7, batches_per_epoch=math.inf)
+    times.on_train_epoch_end(trainer, SimpleNamespace(log=logged.__setitem__))
+    assert logged["time/epochs"] == 2.0

@@ -41,6 +41,8 @@ def cuda(*, available=True, build="12.8", devices=(), threads=2):
 
 def test_requirements_are_checked_against_installed_versions(installed, monkeypatch):
     installed(torch="2.12.0", numpy="1.20")
+    every = [*metadata.distributions(), SimpleNamespace(name=None, version=None)]
+    monkeypatch.setattr(metadata, "distributions", lambda: every)
     monkeypatch.setitem(sys.modules, "pytorch_lightning", None)
     lines = ["torch>=2.11,<2.16", "numpy>=1.26,<3", "rich>=14.1", 'onnx; extra == "onnx"']
     monkeypatch.setattr(metadata, "requires", lambda name: lines)
@@ -90,6 +92,9 @@ def test_devices_are_described(monkeypatch, tmp_path):
         Check("cores", "1, 2 threads in torch"),
         Check("bfloat16", "supported by the CPU (amx_bf16, avx512_bf16)"),
     ]
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert Check("cores", "7, 2 threads in torch") in list(doctor.devices(cuda()))
 
 
 def test_cifar_check_reports_absent_complete_and_damaged_files(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ WRONG = [
     ["fit", "--trainer.max_epoch=3"],
     ["fit", "--model.objective=MACLL"],
     ["fit", "--data=ImageFolder", "--data.root"],
+    ["fit", "--config"],
     ["fit", "--config=pretrain/digit"],
     ["fit", "--model=mine.Net"],
     ["sweep", "sweep.yaml"],
@@ -64,5 +65,7 @@ def test_class_of_the_current_directory_is_left_to_the_parser(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="no module named 'mine'"):
         checked(["--model.objective=mine.Loss"])
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # as in a notebook
+    assert checked(["--model.objective=__main__.Loss"])
     Path("mine.py").touch()
     assert checked(["--model.objective=mine.Loss", "--model.objective.any=3"])

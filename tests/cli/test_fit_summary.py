@@ -12,7 +12,8 @@ from pytorch_lightning.callbacks import Timer
 from scipy import stats
 from settings import TINY
 
-from ssl_vision.cli.fit_summary import summary
+from ssl_vision.cli.fit_summary import summary, validations
+from ssl_vision.data import Dataset
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 from ssl_vision.runs.registry import Run
@@ -250,3 +251,20 @@ def test_run_ended_by_time_limit_says_so_when_started_again(tmp_path, capsys, mo
     assert first.startswith("nothing was left to train: ")
     assert first.endswith("steps are done within --trainer.max_time 00:00:00:09")
     assert Run(tmp_path / "run").steps == steps
+
+
+def test_value_that_a_validation_lacks_is_left_empty(folder):
+    path = folder()
+    rows = "-1,-1,0.25,\n3,0,0.5,0.2\n7,1,0.75,0.4\n"
+    (path / "metrics.csv").write_text(f"step,epoch,val/knn_top1,val/online_top1\n{rows}")
+    assert validations(Run(path)) == [
+        ["", "epoch 0", "epoch 2"],
+        ["val/knn_top1", "25.00 %", "75.00 %"],
+        ["val/online_top1", "", "40.00 %"],
+    ]
+
+
+def test_evaluation_is_suggested_only_with_test_images_or_an_option_for_them(folder):
+    items = [(Image.new("L", (8, 8)), 0)] * 2
+    data = Dataset(dataset=lambda: items, image_size=8, cache="never")
+    assert "ssl-vision evaluate" not in summary(Run(folder()), data=data)

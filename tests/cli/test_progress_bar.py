@@ -1,10 +1,12 @@
 """Tests of the progress bar of a run: what it shows, and that it reads nothing from the device."""
 
 import itertools
+import math
 import re
 from types import SimpleNamespace
 
 import pytest
+import torch
 from settings import TINY
 
 from ssl_vision import progress
@@ -21,6 +23,19 @@ def test_metrics_text_shows_logged_values():
     assert bar._metrics_text() == "loss 4.212, kNN 93.10 %"
     log.latest |= {"train/skipped_steps": 2.0, "val/collapsed": 1.0}
     assert bar._metrics_text() == "COLLAPSED, loss 4.212, kNN 93.10 %, 2 steps skipped"
+
+
+@pytest.mark.parametrize(("steps", "total"), [(4, "/24"), (-1, ""), (math.inf, "")])
+def test_bar_counts_batches_of_any_loader(steps, total):
+    trainer = SimpleNamespace(
+        world_size=2, estimated_stepping_batches=steps, accumulate_grad_batches=1, global_step=1,
+        max_epochs=3, current_epoch=0,
+    )  # fmt: skip
+    bar = RunBar(SimpleNamespace(latest={}))
+    bar.on_train_start(trainer, None)
+    bar.on_train_batch_end(trainer, None, None, ((torch.zeros(3), torch.zeros(3)), torch.zeros(3)), 0)
+    assert bar._job.state().startswith(f"6{total} images")
+    bar.on_train_end(trainer, None)
 
 
 @pytest.fixture

@@ -88,6 +88,17 @@ def test_split_without_a_class_of_train_raises_input_error():
     assert test.classes == ("ant", "bee", "cat")
 
 
+def test_names_of_classes_that_labels_exceed_are_not_compared():
+    class Named(list):
+        classes = ("cat", "dog")
+
+    items = Named([(grey(1), 1), (grey(2), 2), (grey(3), 1)])
+    data = dataset(items, test=items)
+    with pytest.warns(UserWarning, match="Named names 2 classes, which its label 2 exceeds"):
+        assert data.split("train").classes == ("0", "1", "2")
+    assert data.split("test").labels.tolist() == [1, 2, 1]
+
+
 @pytest.mark.parametrize("label", [0.5, math.inf, math.nan, np.float32(1.2)])
 def test_label_that_is_not_an_integer_raises_input_error(label):
     with pytest.raises(InputError, match=r"list/train/1 has the label .*; labels must be integers"):

@@ -13,7 +13,7 @@ from ssl_vision.data.images import Batch
 from ssl_vision.encoders import ResNet
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
-from ssl_vision.methods import OptimizerRule, SimCLR
+from ssl_vision.methods import MoCoV3, OptimizerRule, SimCLR
 
 
 @pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 4), ("sqrt", 2)])
@@ -70,11 +70,11 @@ def batches(batch_size):
     return DataLoader(range(8), batch_size=batch_size, collate_fn=collate)
 
 
-def fitted(loader, rule=LINEAR):
-    method = SimCLR(encoder=lambda: ResNet(width=4), optimizer=rule)
+def fitted(loader, rule=LINEAR, *, method=SimCLR, **length):
+    method = method(encoder=lambda: ResNet(width=4), optimizer=rule)
     trainer = pl.Trainer(
-        max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False,
+        **(length or {"max_steps": 1}), accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(method, loader)
     return trainer
@@ -99,3 +99,7 @@ def test_cosine_schedule_supports_loader_of_unknown_length():
     assert fitted(loader, OptimizerRule(lr=0.4, schedule="cosine")).global_step == 1
     with pytest.raises(InputError, match="warmup_epochs and freeze_epochs need a data loader"):
         fitted(loader, OptimizerRule(schedule="cosine", warmup_epochs=1))
+    with pytest.raises(InputError, match=r"optimizer.schedule 'cosine' needs an end: .* of known length"):
+        fitted(loader, OptimizerRule(schedule="cosine"), max_epochs=2)
+    with pytest.raises(InputError, match="momentum_schedule 'cosine' needs an end"):
+        fitted(loader, OptimizerRule(), method=MoCoV3, max_epochs=2)

@@ -65,9 +65,6 @@ def test_setting_accepts_full_and_short_keys(tmp_path):
     assert run.setting("name") == "run"
     assert run.setting("model.objective.alpha") is run.setting("model.objective.beta") is None
     assert run.setting("seed_everything.low") is None
-    assert run.whole_key("model.objective.alpha") == f"{objective}.init_args.alpha"
-    assert run.whole_key("epochs") == "trainer.max_epochs"
-    assert run.whole_key("model.objective.beta") is None
 
 
 def test_run_reads_history_curves_and_seconds_from_logs(tmp_path):

@@ -18,6 +18,7 @@ from ssl_vision.data.images import Images
 from ssl_vision.data.loading.decoding import PixelRange, decode_square, decoding_error
 from ssl_vision.data.module import ImageData
 from ssl_vision.errors import InputError, check
+from ssl_vision.optional import available_cores
 
 _MOST_ATTEMPTS = 1024
 
@@ -92,8 +93,7 @@ class EncodedData(ImageData):
         check("workers", workers, at_least=0)
         if workers is None:
             devices = self.trainer.num_devices if self.trainer else int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            workers = max(1, cores // devices)
+            workers = max(1, available_cores() // devices)
         return EncodedImages(
             files, classes, side=side, pixel_range=self.pixel_range, strict=self.strict, workers=workers
         )

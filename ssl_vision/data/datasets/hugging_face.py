@@ -80,12 +80,6 @@ class HuggingFace(MapData):
         contents = [rows._fingerprint for rows in self._splits_by_name.values()]
         return f"{place} {self.config} {self._columns} {contents}"
 
-    def prepare_data(self) -> None:
-        """Download the data set if `download` is set, and write the caches that are used."""
-        if self.download:
-            _ = self._splits_by_name
-        super().prepare_data()
-
     def has(self, split: Split) -> bool:
         """Return True if the data set has the split."""
         return split == "pretrain" or split in self._rows

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from PIL import Image, ImageOps
-from pytorch_lightning.utilities import rank_zero_info
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils import data as torch_data
 
@@ -136,6 +136,8 @@ class MapData(DecodedData):
         if split == "train":
             self._by_id = len(stated) <= largest
             classes = integer_classes(labels) if self._by_id else stated if largest >= 0 else ()
+            if self._by_id and stated:
+                rank_zero_warn(f"{self.title} names {len(stated)} classes, which its label {largest} exceeds")
             if (missing := int((labels < 0).sum())) > 0:
                 count = "no" if missing == len(labels) else f"{len(labels) - missing:,} of {len(labels):,}"
                 rank_zero_info(f"images: {count} train images of {self.title} have a label")
@@ -146,7 +148,8 @@ class MapData(DecodedData):
         if not classes:
             labels.fill_(-1)
         elif split != "train" and (
-            int(labels.max()) >= len(classes) or stated[: len(classes)] != classes[: len(stated)]
+            int(labels.max()) >= len(classes)
+            or (not self._by_id and stated[: len(classes)] != classes[: len(stated)])
         ):
             raise InputError(f"the classes of {self.title}'s {split} split are not those of train")
         return Images(stored.images, labels, classes, file=stored.file)

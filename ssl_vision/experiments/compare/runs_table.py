@@ -110,11 +110,11 @@ def full_key(key: str, runs: Sequence[Run], *, others: Sequence[str] = ()) -> st
         known = list(dict.fromkeys(name for run in runs for name in _metrics(run) if "/" in name))
         if key in known:
             return key
-    elif key == "name" or key in SHORT or any(run.whole_key(key) for run in runs):
+    elif key == "name" or key in SHORT or any(run.setting(key) is not None for run in runs):
         return key
     else:
         settings = dict.fromkeys(name for run in runs for name, _ in named_settings(run.config))
-        similar = [name for name in settings if name.endswith(f".{key}")]
+        similar = [name for name in settings if f".{name}".endswith(f".{key}")]
         varying = [name for name in similar if len({str(run.setting(name)) for run in runs}) > 1]
         candidates = varying or similar
         if len(candidates) > 1:

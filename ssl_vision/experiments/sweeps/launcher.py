@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from ssl_vision.optional import needed
+from ssl_vision.optional import available_cores, needed
 from ssl_vision.runs.lock import HELD, Lock
 
 _PR_SET_PDEATHSIG = 1
@@ -108,11 +108,11 @@ def slots(workers: int | None) -> list[dict[str, str]]:
     """
     visible = _gpus()
     count = workers if workers is not None else len(visible) or 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, cores // count))}
+    threads = max(1, available_cores() // count)
+    limit = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(threads)}
     shared = bool(visible) and (workers is None or workers > 1)
     return [
-        {**threads, **({"CUDA_VISIBLE_DEVICES": visible[i % len(visible)]} if shared else {})}
+        {**limit, **({"CUDA_VISIBLE_DEVICES": visible[i % len(visible)]} if shared else {})}
         for i in range(count)
     ]
 
