@@ -1,4 +1,4 @@
-"""What some installations lack: optional libraries, and functions of the system."""
+"""Optional libraries, and functions that some systems do not have."""
 
 import importlib
 import importlib.util

@@ -202,7 +202,7 @@ def test_fit_keeps_normalisation_and_statistics_of_the_start(page):
     assert not all(torch.equal(trained[name], start[name]) for name in start if name.endswith("weight"))
 
 
-def test_evaluation_has_rows_of_start_and_a_verdict_for_each_accuracy(page):
+def test_evaluation_has_rows_of_start_and_verdicts(page):
     stored = json.loads(page.run.folder.evaluation_file.read_text())
     epochs = [row["epoch"] for row in stored if row["features"] == "trained"]
     rows = [Row.read(row) for row in stored if row["features"] == "start" or row["epoch"] == epochs[0]]

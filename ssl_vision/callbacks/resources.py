@@ -25,7 +25,7 @@ class Times(pl.Callback):
     | ``time/train_seconds`` | seconds of training since the epoch started or resumed, without validation |
     | ``time/train_batches`` | batches in these seconds |
     | ``time/val_seconds`` | seconds of validation, if there was one |
-    | ``time/epochs`` | epochs since the start of the run, with a fraction for an incomplete one |
+    | ``time/epochs`` | epochs since the start of the run, with a fraction for an incomplete epoch |
 
     Seconds are wall-clock time on the first process. A CUDA device is synchronised only at the ends of epochs
     and validations.
@@ -74,7 +74,7 @@ class Times(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the values of the epoch."""
         length = trainer.num_training_batches
-        share = 1.0 if length == math.inf else batches_of_epoch(trainer) / length
+        share = trainer.is_last_batch if length == math.inf else batches_of_epoch(trainer) / length
         values: dict[str, Any] = {
             "train_seconds": self._now(trainer) - self._epoch - self._validated,
             "train_batches": self._batches,

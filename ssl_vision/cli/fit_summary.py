@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from ssl_vision.cli.config_objects import outside_classes
-from ssl_vision.data import ImageData, ImageFolder
+from ssl_vision.data import ImageData, ImageFolder, Shards
 from ssl_vision.descriptions import described, description_of
 from ssl_vision.metrics.accuracy_difference import wilson_interval
 from ssl_vision.progress import duration, epochs_text, number
@@ -36,8 +36,8 @@ def summary(
         folder += f" --allow_class {name}"
     if data is None or data.num_classes:
         tested = data is None or data.test_share or data.has("test") or data.has("val")
-        test = "" if tested else " --data.test FOLDER"
-        if tested or isinstance(data, ImageFolder):
+        test = "" if tested else f" --data.test {'FOLDER' if isinstance(data, ImageFolder) else 'PATTERN'}"
+        if tested or isinstance(data, (ImageFolder, Shards)):
             lines.append(f"next: ssl-vision evaluate {folder}{test}   kNN and a linear probe")
     if not report:
         lines.append(f"next: ssl-vision report {folder}     an HTML report with a map of the images")

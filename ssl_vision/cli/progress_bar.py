@@ -5,7 +5,9 @@ from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ProgressBar
+from pytorch_lightning.utilities.data import extract_batch_size
 
+from ssl_vision.data import Batch
 from ssl_vision.descriptions import described
 from ssl_vision.progress import Progress
 from ssl_vision.runs.log import RunLog
@@ -43,7 +45,8 @@ class RunBar(ProgressBar):
         """Count images; the first step starts the bar of the whole run."""
         if self._job is None:
             return
-        images = len(batch[1]) * trainer.world_size
+        images = len(batch.images) if isinstance(batch, Batch) else extract_batch_size(batch)
+        images *= trainer.world_size
         if self._job.unit != "images":
             steps, accumulated = trainer.estimated_stepping_batches, trainer.accumulate_grad_batches
             total = None if steps in (math.inf, -1) else steps * accumulated * images

@@ -1,5 +1,6 @@
 """A run opened by its directory or by one of its checkpoints: its files, and its networks and data."""
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -86,7 +87,7 @@ def open_run(path: str | Path, *, allow_class: Collection[str] = ()) -> OpenedRu
     remote = str(path).startswith(SCHEME)
     checkpoint = read_checkpoint(fetched_checkpoint(str(path)) if remote else path)
     parent = checkpoint.path.parent
-    folder = RunFolder(parent.parent if parent.name else "..")
+    folder = RunFolder(os.path.normpath(parent / ".."))
     if not folder.config_file.exists():
         folder = RunFolder(parent)
     own = not remote and owned(folder.path, checkpoint.path)

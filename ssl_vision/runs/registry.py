@@ -42,7 +42,7 @@ class Run:
 
     def __init__(self, path: str | Path) -> None:
         self.folder = RunFolder(path)
-        self.name = self.folder.path.name or self.folder.path.resolve().name
+        self.name = os.path.basename(os.path.abspath(self.folder.path))
 
     @cached_property
     def config(self) -> dict[str, Any]:

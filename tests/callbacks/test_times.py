@@ -59,5 +59,6 @@ def test_epoch_of_unknown_length_counts_as_one():
     logged = {}
     times = Times(clock=lambda: 0.0)
     trainer = trainer_at(1, 7, batches_per_epoch=math.inf)
-    times.on_train_epoch_end(trainer, SimpleNamespace(log=logged.__setitem__))
-    assert logged["time/epochs"] == 2.0
+    for trainer.is_last_batch, epochs in ((False, 1), (True, 2)):
+        times.on_train_epoch_end(trainer, SimpleNamespace(log=logged.__setitem__))
+        assert logged["time/epochs"] == epochs

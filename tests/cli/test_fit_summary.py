@@ -264,7 +264,7 @@ def test_value_that_a_validation_lacks_is_left_empty(folder):
     ]
 
 
-def test_evaluation_is_suggested_only_with_test_images_or_an_option_for_them(folder):
+def test_evaluation_of_a_dataset_without_test_images_is_not_suggested(folder):
     items = [(Image.new("L", (8, 8)), 0)] * 2
     data = Dataset(dataset=lambda: items, image_size=8, cache="never")
     assert "ssl-vision evaluate" not in summary(Run(folder()), data=data)

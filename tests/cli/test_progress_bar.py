@@ -25,15 +25,19 @@ def test_metrics_text_shows_logged_values():
     assert bar._metrics_text() == "COLLAPSED, loss 4.212, kNN 93.10 %, 2 steps skipped"
 
 
+LABELS = torch.zeros(3)
+
+
+@pytest.mark.parametrize("batch", [((torch.zeros(3, 2), LABELS), LABELS), {"x": LABELS}, [LABELS], LABELS])
 @pytest.mark.parametrize(("steps", "total"), [(4, "/24"), (-1, ""), (math.inf, "")])
-def test_bar_counts_batches_of_any_loader(steps, total):
+def test_bar_counts_images_of_any_loader(steps, total, batch):
     trainer = SimpleNamespace(
         world_size=2, estimated_stepping_batches=steps, accumulate_grad_batches=1, global_step=1,
         max_epochs=3, current_epoch=0,
     )  # fmt: skip
     bar = RunBar(SimpleNamespace(latest={}))
     bar.on_train_start(trainer, None)
-    bar.on_train_batch_end(trainer, None, None, ((torch.zeros(3), torch.zeros(3)), torch.zeros(3)), 0)
+    bar.on_train_batch_end(trainer, None, None, batch, 0)
     assert bar._job.state().startswith(f"6{total} images")
     bar.on_train_end(trainer, None)
 

@@ -94,7 +94,7 @@ def test_names_of_classes_that_labels_exceed_are_not_compared():
 
     items = Named([(grey(1), 1), (grey(2), 2), (grey(3), 1)])
     data = dataset(items, test=items)
-    with pytest.warns(UserWarning, match="Named names 2 classes, which its label 2 exceeds"):
+    with pytest.warns(UserWarning, match="Named states 2 class names, but has the label 2"):
         assert data.split("train").classes == ("0", "1", "2")
     assert data.split("test").labels.tolist() == [1, 2, 1]
 

@@ -5,11 +5,14 @@ import shutil
 import torch
 
 from ssl_vision.pretrained.opened_run import open_run
+from ssl_vision.runs.registry import Run
 
 
 def test_checkpoint_named_in_its_directory_belongs_to_its_run(tiny_run, monkeypatch):
     monkeypatch.chdir(tiny_run / "checkpoints")
-    assert open_run("last.ckpt").folder.path.resolve() == tiny_run.resolve()
+    folder = open_run("last.ckpt").folder
+    assert folder.path.resolve() == tiny_run.resolve()
+    assert Run(folder.path).name == tiny_run.name
 
 
 def test_run_checkpoint_and_copy_of_it_open_the_same_network(tiny_run, tmp_path):

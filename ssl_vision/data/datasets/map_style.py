@@ -137,7 +137,10 @@ class MapData(DecodedData):
             self._by_id = len(stated) <= largest
             classes = integer_classes(labels) if self._by_id else stated if largest >= 0 else ()
             if self._by_id and stated:
-                rank_zero_warn(f"{self.title} names {len(stated)} classes, which its label {largest} exceeds")
+                rank_zero_warn(
+                    f"{self.title} states {len(stated)} class names, but has the label {largest}: labels "
+                    "begin at 0. The names are ignored, and each label is a class"
+                )
             if (missing := int((labels < 0).sum())) > 0:
                 count = "no" if missing == len(labels) else f"{len(labels) - missing:,} of {len(labels):,}"
                 rank_zero_info(f"images: {count} train images of {self.title} have a label")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -93,7 +94,8 @@ def part_within(within: str, comparisons: Mapping[str, Comparison], chosen: Mapp
     if chosen:
         images = first.groups[0].runs[0].validated_on
         sentences.append(f"* The {name} with the highest mean {VALIDATED}, on {images}.")
-    heading = f"{title(first)}, by {first.by} within each {name}"
+    every = replace(first, groups=tuple(group for each in comparisons.values() for group in each.groups))
+    heading = f"{title(every)}, by {first.by} within each {name}"
     return Part(heading, [_lines(means), _lines(pairs)], sentences, [])
 
 

@@ -31,7 +31,9 @@ def logged_value(run: Run, metric: str) -> dict[str, Any]:
             hint = f"; give --metric {name}, --protocol and --layer for a value of ssl-vision evaluate"
         raise InputError(f"{run.folder.path} has no {metric} in its metrics.csv{hint}")
     images = {"images": run.validated_on} if metric.startswith("val/") else {}
-    return {"value": curve[-1][2], **images}
+    epoch = curve[-1][1] + 1
+    earlier = {} if epoch == run.epoch else {"last measured epoch": epoch}
+    return {"value": curve[-1][2], **images, **earlier}
 
 
 def evaluated_row(run: Run, fields: Mapping[str, str]) -> dict[str, Any]:
@@ -46,9 +48,9 @@ def evaluated_row(run: Run, fields: Mapping[str, str]) -> dict[str, Any]:
     for key, value in fields.items():
         present = list(dict.fromkeys(str(row[key]) for row in rows if key in row))
         rows = [row for row in rows if shown(row.get(key)) == value]
-        if not rows and key == "protocol":
+        if not (rows and present) and key == "protocol":
             raise InputError(f"{place} is not evaluated under the protocol {value}: {evaluate}")
-        if not rows:
+        if not (rows and present):
             hint = closest_match(value, present) if key == "metric" else f"; available: {', '.join(present)}"
             raise InputError(f"{place} has no {key} '{value}' in its evaluation.json{hint * bool(present)}")
     rows = preferred(rows, run.config)
@@ -98,7 +100,7 @@ def baseline_means(runs: Sequence[Run], conditions: Mapping[str, Any]) -> dict[s
     evaluated = runs if "protocol" in conditions else []
     rows = [(row, _conditions(row)) for run in evaluated for row in run.evaluation]
     values = {}
-    for title, features in BASELINES.items():
-        alike = {**conditions, "features": features} | ({"layer": "raw"} if features == "pixels" else {})
+    for title, features in BASELINES.items():  # which are evaluated at the backbone only
+        alike = {**conditions, "features": features, "layer": "raw" if features == "pixels" else "backbone"}
         values[title] = [row["value"] for row, measured in rows if measured == alike]
     return {title: fmean(each) for title, each in values.items() if each}

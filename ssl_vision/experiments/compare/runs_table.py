@@ -114,7 +114,8 @@ def full_key(key: str, runs: Sequence[Run], *, others: Sequence[str] = ()) -> st
         return key
     else:
         settings = dict.fromkeys(name for run in runs for name, _ in named_settings(run.config))
-        similar = [name for name in settings if f".{name}".endswith(f".{key}")]
+        plain = key.replace(".init_args", "")
+        similar = [name for name in settings if f".{name}".endswith(f".{plain}")]
         varying = [name for name in similar if len({str(run.setting(name)) for run in runs}) > 1]
         candidates = varying or similar
         if len(candidates) > 1:

@@ -33,7 +33,7 @@ class Paired:
     t_p: float | None
     """Two-sided p of the paired t test; None without a spread, unless all differences are 0 (then 1)."""
     wilcoxon_p: float
-    """Two-sided p of the signed-rank test (Wilcoxon 1945) without differences of 0, exact up to n = 14."""
+    """Two-sided p of the signed-rank test (Wilcoxon 1945) without differences of 0; see `wilcoxon`."""
     effect: float | None
     """Cohen's d_z, the mean over the standard deviation; None where that is 0 or undefined."""
     resolvable: float | None
@@ -133,7 +133,7 @@ def wilcoxon(differences: Sequence[float] | Floats) -> float:
 
 
 def smallest_wilcoxon_p(n: int) -> float:
-    """Smallest two-sided p of `wilcoxon` for n differences, 2^(1 − n), reached when all have one sign."""
+    """Smallest exact two-sided p of `wilcoxon`, 2^(1 − n), reached when all n differences have one sign."""
     return float(min(1.0, 2.0 ** (1 - n)))
 
 

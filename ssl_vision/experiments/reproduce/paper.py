@@ -11,7 +11,7 @@ from pathlib import Path
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.cli.recipes import CONFIGS, find_recipe
 from ssl_vision.cli.suggestions import closest_match
-from ssl_vision.descriptions import MetricDescription, description_of
+from ssl_vision.descriptions import description_of
 from ssl_vision.errors import InputError
 from ssl_vision.runs.evaluation_file import DEFAULT_PROTOCOL
 from ssl_vision.runs.files import read_yaml
@@ -109,14 +109,15 @@ class TableMetric:
     """Fields of the row of evaluation.json: ``protocol``, ``metric``, ``layer`` and others."""
 
     @property
-    def description(self) -> MetricDescription:
-        """Description of the metric, whose unit is that of the paper."""
-        return description_of(self.fields["metric"])
+    def percent(self) -> bool:
+        """True if the metric is published in percent, as all accuracies."""
+        name = self.fields["metric"]
+        return name.endswith("_top1") or description_of(name).percent
 
     @property
     def digits(self) -> int:
         """Number of printed decimals."""
-        return 2 if self.description.percent else 3
+        return 2 if self.percent else 3
 
 
 @dataclass(frozen=True)
@@ -237,6 +238,8 @@ def _paper(path: Path, file: PaperFile, small: ScaledDown | None) -> Paper:
 
 
 def _metric(path: Path, name: str, fields: dict[str, str]) -> TableMetric:
+    if "metric" not in fields or "unit" in fields:
+        raise InputError(f"metrics.{name}: state the metric, and no unit, which follows from the metric")
     protocol = fields.get("protocol", DEFAULT_PROTOCOL)
     if Path(protocol).suffix:
         protocol = os.path.normpath(path.parent / protocol)

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from ssl_vision.errors import InputError
+from ssl_vision.experiments.compare.runs_table import shown
 from ssl_vision.experiments.compare.statistics import t_interval
 from ssl_vision.experiments.reproduce.paper import (
     Column,
@@ -118,13 +119,13 @@ def _values(cell: TableCell, metric: TableMetric, seeds: Sequence[int], folder: 
             continue
         measured = [row for row in run.evaluation if row.get("epoch") == run.setting("epochs")]
         measured = [row for row in measured if row.get("protocol") == metric.fields["protocol"]]
-        rows = [row for row in measured if all(str(row.get(k)) == v for k, v in metric.fields.items())]
+        rows = [row for row in measured if all(shown(row.get(k)) == v for k, v in metric.fields.items())]
         rows = preferred(rows, run.config)
         if len(rows) > 1 or (measured and not rows):
             raise InputError(
                 f"{run.folder.evaluation_file}: {len(rows)} rows match metric {metric.name} of the paper file"
             )
-        yield from (metric.description.scale * float(row["value"]) for row in rows)
+        yield from ((100 if metric.percent else 1) * float(row["value"]) for row in rows)
 
 
 def full_rows(paper: Paper, table: Table, results: Sequence[Result]) -> list[dict[str, Any]]:
@@ -137,7 +138,7 @@ def full_rows(paper: Paper, table: Table, results: Sequence[Result]) -> list[dic
             "group": result.cell.column.group,
             "column": result.cell.column.name,
             "metric": result.metric.name,
-            "unit": "percent" if result.metric.description.percent else "plain",
+            "unit": "percent" if result.metric.percent else "plain",
             "protocol": result.metric.fields["protocol"],
             "layer": result.metric.fields["layer"],
             "published": result.published,

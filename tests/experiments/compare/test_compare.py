@@ -108,17 +108,21 @@ def test_baselines_are_shown_as_measured_under_same_conditions(runs, capsys):
 def test_baselines_measured_differently_do_not_count(runs):
     for path in runs.iterdir():
         rows = json.loads((path / "evaluation.json").read_text())[:1]
-        rows += [row(0.4, features="untrained", epoch=0), row(0.3, features="untrained", layer="projector")]
+        rows += [row(0.1, layer="projector"), row(0.4, features="untrained", epoch=0)]
         rows += [row(0.2, features="untrained", epoch=0, settings="views.size 48", root="y")]
+        rows += [row(0.3, features="pixels", layer="raw", epoch=0)]
         (path / "evaluation.json").write_text(json.dumps(rows))
-    assert compare_runs()["baselines"] == pytest.approx({"untrained network": 40})
+    expected = pytest.approx({"untrained network": 40, "raw pixels": 30})
+    assert compare_runs()["baselines"] == expected
+    assert compare_runs("--layer=projector")["baselines"] == expected
 
 
-def test_row_selects_rows_without_a_field(runs):
+def test_row_selects_rows_without_a_field(runs, capsys):
     for path in runs.iterdir():
         rows = json.loads((path / "evaluation.json").read_text())
         (path / "evaluation.json").write_text(json.dumps([row(0.1, labels="1%"), *rows]))
     assert compare_runs("--row=labels=null")["groups"][0]["mean"] == pytest.approx(percent("MACL").mean())
+    assert "has no lables 'null' in its evaluation.json" in compare_error(capsys, "--row=lables=null")
 
 
 def test_runs_of_different_length_are_compared_after_their_last_epochs(capsys):
@@ -129,7 +133,17 @@ def test_runs_of_different_length_are_compared_after_their_last_epochs(capsys):
             make_run(f"runs/{epochs}-{seed}", seed=seed, epochs=epochs, rows=rows, **changes)
     assert [group["name"] for group in compare_runs("--by=epochs")["groups"]] == ["4", "2"]
     assert ", last epoch, seeds 0, 1" in capsys.readouterr().out
-    assert compare_runs("--by=epochs", "--metric=val/knn_top1")
+    logged = compare_runs("--by=epochs", "--metric=val/knn_top1")
+    assert [[run["epoch"] for run in group["runs"]] for group in logged["groups"]] == [[2, 2], [4, 4]]
+
+
+def test_values_of_a_metric_that_ended_earlier_are_not_compared(runs, capsys):
+    for path in runs.glob("MACL-*"):
+        (path / "metrics.csv").write_text("step,epoch,val/knn_top1,val/rankme\n3,0,0.5,9\n7,1,0.6,\n")
+    for path in (*runs.glob("DCL-*"), *runs.glob("InfoNCE-*")):
+        (path / "metrics.csv").write_text("step,epoch,val/knn_top1,val/rankme\n3,0,0.5,8\n7,1,0.6,9\n")
+    error = compare_error(capsys, "runs", "--metric=val/rankme")
+    assert "under different conditions: last measured epoch is null and 1" in error
 
 
 def test_output_ends_with_means_of_all_accuracies(runs, capsys):

@@ -68,7 +68,7 @@ def test_percentages_and_sensitivities_are_in_range(file):
     for cell in cells_of(paper):
         for name, text in cell.published.items():
             number = published_number(text)
-            assert 40 < number < 100 if paper.metrics[name].description.percent else 0 < number < 1
+            assert 40 < number < 100 if paper.metrics[name].percent else 0 < number < 1
 
 
 @pytest.mark.parametrize("small", [False, True])

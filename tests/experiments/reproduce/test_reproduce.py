@@ -159,7 +159,7 @@ def cell(name, row, column, metric, place="runs/mine"):
 def test_protocol_file_beside_the_paper_file_fills_the_table(simulate, tmp_path, monkeypatch):
     (tmp_path / "papers").mkdir()
     (tmp_path / "papers" / "own.yaml").write_text("measurements: [knn: {k: 5}]\n")
-    metrics = {"LE": {"protocol": "own.yaml", "metric": "linear_top1"}}
+    metrics = {"LE": {"protocol": "own.yaml", "metric": "own_top1", "labels": None}}
     tables = {"2": CONTENT["tables"]["2"]}
     (tmp_path / "papers" / "mine.yaml").write_text(
         yaml.safe_dump({**CONTENT, "metrics": metrics, "tables": tables}, sort_keys=False)
@@ -172,7 +172,7 @@ def test_protocol_file_beside_the_paper_file_fills_the_table(simulate, tmp_path,
             return simulate_fit(dict(arg[2:].split("=", 1) for arg in args[1:]))
         evaluations.append(args)
         row = {"features": "trained", "layer": "backbone", "protocol": "own", "data": "Digits", "epoch": 4}
-        rows = [row | {"metric": "linear_top1", "value": 0.9}]
+        rows = [row | {"metric": "own_top1", "value": 0.9}]
         (Path(args[1]) / "evaluation.json").write_text(json.dumps(rows))
         return 0, ""
 
