@@ -22,9 +22,8 @@ import tempfile
 import matplotlib.pyplot as plt
 
 import ssl_vision
-from ssl_vision.experiments.compare.comparison_tables import group_table, pair_table, summaries
+from ssl_vision.experiments.compare.comparison_tables import part_of
 from ssl_vision.experiments.compare.paired_comparison import compare
-from ssl_vision.tables import aligned
 
 os.chdir(tempfile.mkdtemp())
 plt.rcParams.update(
@@ -92,9 +91,7 @@ result.rows[0].as_dict()
 
 # %%
 comparison = compare(runs, by="objective", metric="val/knn_top1")
-print(aligned(group_table(comparison)), end="\n\n")
-print(aligned(pair_table(comparison)), end="\n\n")
-print("\n".join(summaries(comparison)))
+print(part_of(comparison).text)
 
 # %% [markdown]
 # In the plot, each line is a seed. If lines cross, the sign of the difference depends on the seed.
