@@ -45,7 +45,7 @@ def main() -> None:
             evaluate = ["evaluate", str(run.folder.path), "--baselines", "false", "--report", "false"]
             subprocess.run([*program, *evaluate], check=True, stdout=sys.stderr)
         comparisons = [compare(runs, by=chosen.by, metric=metric) for metric in METRICS]
-        record = provenance("pytorch-lightning") | {
+        record = provenance("pytorch-lightning", device="cuda") | {
             "tables": [part_of(comparison).markdown.strip() for comparison in comparisons],
             "comparisons": [_without_folder(as_dict(comparison), folder) for comparison in comparisons],
         }

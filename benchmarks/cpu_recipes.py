@@ -141,7 +141,8 @@ def options_of(recipe: Recipe, sizes: Mapping[int, int], epochs: int) -> list[st
     """Return the options of ``ssl-vision fit`` besides those of the place and the seed."""
     resizing = [f"--data.progressive_resizing={json.dumps(sizes)}"] if sizes else []
     return [
-        "--config=configs/pretrain/cifar10_narrow.yaml", f"--data.batch_size={recipe.batch}",
+        "--config=configs/pretrain/cifar10_narrow.yaml", "--trainer.accelerator=cpu",
+        f"--data.batch_size={recipe.batch}",
         f"--model.encoder.width={recipe.width}", "--metrics.k=10", f"--trainer.max_epochs={epochs}",
         f"--trainer.check_val_every_n_epoch={epochs}", *resizing, *recipe.options,
     ]  # fmt: skip

@@ -90,7 +90,7 @@ def main() -> None:
     ]
     save(
         "diagnostics" if chosen.device == "cpu" else f"diagnostics_{chosen.device}",
-        provenance("pytorch-lightning") | {"rows": rows},
+        provenance("pytorch-lightning", device=chosen.device) | {"rows": rows},
     )
     print(table(rows))
 

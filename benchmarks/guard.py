@@ -127,7 +127,7 @@ def main() -> None:
             values.append(round(accuracy(chosen, seed, fast=fast), 2))
             print(f"seed {seed}, {name}: {values[-1]}", file=sys.stderr, flush=True)
     options = {key: value for key, value in vars(chosen).items() if key != "data"}
-    record = provenance("torchvision") | {"options": options, "accuracy": accuracies}
+    record = provenance("torchvision", device=chosen.device) | {"options": options, "accuracy": accuracies}
     save("guard_cifar10" if chosen.data else "guard_digits", record)
     print(table(record))
 

@@ -104,7 +104,8 @@ def _state(output: Path, job: Job) -> str:
 
 def _run(job: Job, output: Path, seconds: float, grace: float, environment: Mapping[str, str]) -> None:
     """Run a job for at most ``seconds`` and write its record."""
-    record = provenance("torchvision", "pytorch-lightning", "lightly") | {"command": job.command}
+    libraries = ("torchvision", "pytorch-lightning", "lightly")
+    record = provenance(*libraries, device="cuda") | {"command": job.command}
     began, start = time.time(), time.monotonic()
     end = start + min(3 * job.seconds, seconds)
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])

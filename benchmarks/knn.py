@@ -139,7 +139,7 @@ def main() -> None:
         faiss.omp_set_num_threads(chosen.threads)
     bank, labels = features(1, BANK, chosen.device)
     queries, truth = features(2, QUERIES, chosen.device)
-    record = provenance("lightly") | {"faiss": faiss_kind()}
+    record = provenance("lightly", device=chosen.device) | {"faiss": faiss_kind()}
     calls = implementations(queries, bank, labels)
     record["speed"] = speed(calls, truth, chosen.rounds, chosen.device)
     record["every_k"] = every_k(queries, truth, bank, labels, chosen.device)

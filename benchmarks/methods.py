@@ -175,7 +175,7 @@ def main() -> None:
     )
     chosen = parser.parse_args()
     torch.manual_seed(0)
-    record: dict[str, Any] = {"options": vars(chosen)} | provenance("lightly")
+    record: dict[str, Any] = {"options": vars(chosen)} | provenance("lightly", device=chosen.device)
     for part in chosen.parts:
         record[part] = {"steps": steps, "queue": queue}[part](chosen)
     print(table(record))

@@ -362,7 +362,7 @@ def main() -> None:
     file = "objectives" if chosen.device == "cpu" else f"objectives_{chosen.device}"
     record = json.loads((RESULTS / f"{file}.json").read_text()) if (RESULTS / f"{file}.json").exists() else {}
     for part in chosen.parts:
-        origin = provenance("lightly", PML)
+        origin = provenance("lightly", PML, device=chosen.device)
         rows = speed(sizes, chosen.device) if part == "speed" else PARTS[part](chosen.device)
         record[part] = origin | {"rows": rows}
         save(file, record)

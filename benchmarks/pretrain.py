@@ -110,7 +110,9 @@ def main() -> None:
         for seed in range(chosen.seeds):
             with tempfile.TemporaryDirectory() as runs:
                 results.append(one_run(chosen.config, objective, seed, chosen.protocols, options, Path(runs)))
-    save(chosen.name or chosen.config.stem, provenance("pytorch-lightning") | {"runs": results})
+    save(
+        chosen.name or chosen.config.stem, provenance("pytorch-lightning", device="cuda") | {"runs": results}
+    )
     print(table(results))
     print(f"\nseconds for fit and evaluate: {', '.join(str(result['seconds']) for result in results)}")
 

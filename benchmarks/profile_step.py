@@ -319,7 +319,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=32)
     parser.add_argument("--name", default="profile_step", help="name of the file of results")
     chosen = parser.parse_args()
-    record = provenance() | {"options": vars(chosen), "seconds": {}}
+    record = provenance(device="cuda") | {"options": vars(chosen), "seconds": {}}
     for part in chosen.only:
         start = time.perf_counter()
         try:

@@ -73,7 +73,7 @@ def main() -> None:
         subprocess.run([sys.executable, "-m", "ssl_vision", *evaluate], check=True)
         rows = json.loads(output.read_text())
     config = yaml.safe_load((run / "config.yaml").read_text())
-    record = provenance("torchvision", "scikit-learn") | {
+    record = provenance("torchvision", "scikit-learn", device="cuda") | {
         "run": {key: config[key] for key in ("seed_everything", "model", "trainer")},
         "epoch": max(row["epoch"] for row in rows),
         "seconds": round(time.perf_counter() - start, 1),

@@ -17,7 +17,7 @@ LIBRARIES = ("torch", "torchvision", "pytorch-lightning", "lightly")
 """Libraries whose versions are stated for trained runs."""
 
 
-def provenance(*packages: str, device: str = "cuda") -> dict[str, Any]:
+def provenance(*packages: str, device: str = "cpu") -> dict[str, Any]:
     """Return command, commit, device, processor, threads, load and versions of torch and ``packages``.
 
     Args:

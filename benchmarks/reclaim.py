@@ -130,7 +130,7 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     kinds = chosen.kinds or [kind for kind in KINDS if kind != "random 80 %" or chosen.device == "cuda"]
-    record = provenance("pytorch-lightning")
+    record = provenance("pytorch-lightning", device=chosen.device)
     model = SimCLR(seed=0)
     objectives: dict[str, Objective] = {PLAIN: InfoNCE()}
     objectives |= {kind: built(KINDS[kind], chosen.images, model, chosen.device) for kind in kinds}

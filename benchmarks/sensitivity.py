@@ -112,7 +112,10 @@ def main() -> None:
     for run in sorted(runs, key=lambda run: float(run.setting("model.objective.temperature"))):
         for choice, value in measured(run, options.images, options.root).items():
             values[choice][float(run.setting("model.objective.temperature"))].append(value)
-    record = provenance("torchvision") | {"images": options.images, "runs": [run.name for run in runs]}
+    record = provenance("torchvision", device="cuda") | {
+        "images": options.images,
+        "runs": [run.name for run in runs],
+    }
     record["rows"] = []
     for (layer, split, pairs), by_temperature in values.items():
         means = {temperature: fmean(each) for temperature, each in by_temperature.items()}

@@ -105,7 +105,7 @@ def over_epochs(name: str) -> list[list[str]]:
         cells = [mean_cell(values, "knn_top1") for values in zip(*seeds.values(), strict=True)]
         lines.append([objective, *cells, str(len(seeds))])
     for objective, seeds in accuracies.items():
-        shared = sorted(seeds.keys() & accuracies["InfoNCE"].keys())
+        shared = sorted(seeds.keys() & accuracies.get("InfoNCE", {}).keys())
         if objective == "InfoNCE" or not shared:
             continue
         cells = []
@@ -269,7 +269,12 @@ def gpu_runs(name: str) -> list[list[str]]:
         ]
     ]
     for row in rows_of(name):
-        options = [str(row["epochs"]), row["pixels"], str(row["lr"]), "yes" if row["cuda_graph"] else "no"]
+        options = [
+            str(row["epochs"]),
+            row.get("pixels", "–"),
+            str(row["lr"]),
+            "yes" if row["cuda_graph"] else "no",
+        ]
         speed = [f"{row['seconds'] / 60:.1f}", f"{row['images_per_second']:,}", f"{row['device_mb']:,}"]
         values = [row[split].get(metric) for split, metric in accuracies.values()]
         cells = ["–" if value is None else mean_cell([value], "knn_top1") for value in values]

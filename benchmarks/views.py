@@ -186,7 +186,7 @@ def main() -> None:
     torch._inductor.config.force_disable_caches = True
     peers = ["lightly", "torchvision", "pillow", "kornia"]
     skipped = [] if importlib.util.find_spec("kornia") else [peers.pop()]
-    record = provenance(*peers) | {"skipped": skipped}
+    record = provenance(*peers, device=chosen.device.type) | {"skipped": skipped}
     print("\n".join(f"{key}: {value}" for key, value in record.items()))
     record["rows"] = []
     for size in chosen.size:

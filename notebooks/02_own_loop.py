@@ -148,7 +148,7 @@ with torch.no_grad():
 # ## Temperature rules
 #
 # The temperature is a number or a rule. A rule may depend on the epoch or on the alignment of the batch, as
-# in MACL, or it may be a learned parameter. Every rule can be combined with every objective.
+# in MACL, or it may be a learned parameter. `InfoNCE`, `DCL` and others accept every rule.
 
 # %%
 RULES = {

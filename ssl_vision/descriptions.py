@@ -148,9 +148,11 @@ class DescribedMetric:
         description = MetricDescription(name, direction=_DIRECTIONS.get(better, better), **attributes)
         catalogued = {} if cls.__module__.startswith("ssl_vision.") else _built_in()
         known = defined.get(name, catalogued.get(name, description))
-        if known != description:
-            raise ValueError(f"metric {name!r} is described twice: {known} and {description}")
+        again = _classes.get(name) == (cls.__module__, cls.__qualname__)  # a cell of a notebook
+        if known != description and not again:
+            raise ValueError(f"metric {name!r} of {cls.__qualname__} is already described, by another class")
         defined[name] = description
+        _classes[name] = (cls.__module__, cls.__qualname__)
 
 
 _ATTRIBUTES = ("title", "unit", "sections", "needs", "note", "long_title", "order")
@@ -158,6 +160,9 @@ _DIRECTIONS: dict[bool | None, Direction] = {True: "higher", False: "lower", Non
 
 defined: dict[str, MetricDescription] = {}
 """Descriptions of the classes that are imported, by name."""
+
+_classes: dict[str, tuple[str, str]] = {}
+"""Module and name of the class of each of them."""
 
 
 def description_of(name: str, *, stored: Mapping[str, Any] | None = None) -> MetricDescription:

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from functools import cache
 from time import monotonic
@@ -28,20 +28,27 @@ def quiet() -> bool:
 
 
 @contextmanager
+def _at_level(level: int, names: Sequence[str]) -> Iterator[None]:
+    levels = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(level)
+    try:
+        yield
+    finally:
+        for name, before in levels.items():
+            logging.getLogger(name).setLevel(before)
+
+
+@contextmanager
 def silenced() -> Iterator[None]:
     """Context manager that prints only results and errors, in this process and in those that it starts."""
     before = os.environ.get(_VARIABLE)
-    levels = {name: logging.getLogger(name).level for name in _LIGHTNING}
     os.environ[_VARIABLE] = "1"
-    for name in _LIGHTNING:
-        logging.getLogger(name).setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _at_level(logging.ERROR, _LIGHTNING):
             warnings.simplefilter("ignore")
             yield
     finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
         if before is None:
             del os.environ[_VARIABLE]
         else:
@@ -62,10 +69,14 @@ def without_noise() -> Iterator[None]:
             warnings.filterwarnings("ignore", message=message)
         # Lightning's use of jsonargparse
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"pytorch_lightning\.cli")
-        logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_about_the_run)
-        for name in ("lightning_fabric.utilities.seed", "pytorch_lightning.accelerators.cuda"):
-            logging.getLogger(name).setLevel(logging.WARNING)
-        yield
+        logger = logging.getLogger("pytorch_lightning.utilities.rank_zero")
+        logger.addFilter(_is_about_the_run)
+        names = ("lightning_fabric.utilities.seed", "pytorch_lightning.accelerators.cuda")
+        try:
+            with _at_level(logging.WARNING, names):
+                yield
+        finally:
+            logger.removeFilter(_is_about_the_run)
 
 
 def _is_about_the_run(record: logging.LogRecord) -> bool:
@@ -170,7 +181,7 @@ def tracked(items: Iterable[T], task: str, *, total: int | None = None, unit: st
 
 def duration(seconds: float) -> str:
     """Format seconds as 0:07, 12:34 or 1:02:03."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 

@@ -82,8 +82,8 @@ def test_described_layers_match_network_layers():
     assert tuple(LAYERS) == Layers._fields
 
 
-def metric(**attributes):
-    return type("Own", (DescribedMetric,), attributes)
+def metric(cls="Own", **attributes):
+    return type(cls, (DescribedMetric,), attributes)
 
 
 def test_class_attributes_describe_metric():
@@ -103,10 +103,17 @@ def test_class_attributes_describe_metric():
 def test_conflicting_descriptions_raise_value_error():
     for _ in range(2):  # as in a module that is imported again
         metric(metric_name="test_described_once", title="kept", unit="%")
-    with pytest.raises(ValueError, match="'test_described_once' is described twice"):
-        metric(metric_name="test_described_once", title="another")
-    with pytest.raises(ValueError, match="'uniformity' is described twice"):
+    with pytest.raises(ValueError, match="'test_described_once' of Other is already described"):
+        metric("Other", metric_name="test_described_once", title="another")
+    with pytest.raises(ValueError, match="'uniformity' of Own is already described"):
         metric(metric_name="uniformity", title="another")
+
+
+def test_class_that_is_defined_again_replaces_its_description():
+    """As in a cell of a notebook that is edited and run again."""
+    for title in ("first", "second"):
+        metric(metric_name="test_described_again", title=title)
+    assert description_of("test_described_again").title == "second"
 
 
 @pytest.mark.parametrize(

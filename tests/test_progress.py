@@ -1,6 +1,7 @@
 """Tests of progress reports on a terminal and without one, with a simulated clock."""
 
 import io
+import logging
 import os
 import sys
 import warnings
@@ -168,3 +169,19 @@ def test_epochs_are_whole_numbers_or_have_three_digits():
     assert [epochs_text(each) for each in (0.25, 1, 1.3333, 1000, 1234)] == [
         "0.25 epochs", "1 epoch", "1.33 epochs", "1,000 epochs", "1,234 epochs",
     ]  # fmt: skip
+
+
+def test_loggers_of_lightning_are_restored_after_a_run():
+    names = (
+        "lightning_fabric.utilities.seed", "pytorch_lightning.accelerators.cuda",
+        "pytorch_lightning.utilities.rank_zero",
+    )  # fmt: skip
+    loggers = list(map(logging.getLogger, names))
+    before = [(logger.level, list(logger.filters)) for logger in loggers]
+    with progress.without_noise():
+        assert [(logger.level, list(logger.filters)) for logger in loggers] != before
+    assert [(logger.level, list(logger.filters)) for logger in loggers] == before
+
+
+def test_negative_duration_is_shown_as_none():
+    assert progress.duration(-5) == "0:00"

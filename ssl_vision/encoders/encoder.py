@@ -129,7 +129,8 @@ class ModuleEncoder(Encoder):
         try:
             self.num_features = measure_num_features(self.network, image_size, in_channels)
         except ValueError as error:
-            raise ValueError(f"{error}; image_size of ModuleEncoder sets another size") from error
+            hint = "; image_size of ModuleEncoder sets another size" if type(self) is ModuleEncoder else ""
+            raise ValueError(f"{error}{hint}") from error
         if not _accepts_channels_last(self.network, image_size, in_channels):
             self.memory_format = torch.contiguous_format
 

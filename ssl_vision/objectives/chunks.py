@@ -27,7 +27,8 @@ def in_chunks(
     forward pass. Values and gradients are those of concatenated calls on each chunk. They equal those of the
     whole batch unless the network mixes rows. BatchNorm does, and uses the statistics of a chunk. Its running
     statistics are updated once, random numbers such as those of dropout are the same in both passes, and
-    autocast and DistributedDataParallel are supported.
+    autocast and DistributedDataParallel are supported. Other modules whose forward pass changes their buffers
+    are not, such as spectral normalisation.
 
     Args:
         network: module to call, or the module that ``call`` uses.

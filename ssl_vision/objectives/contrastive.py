@@ -484,6 +484,7 @@ class MACL(_Preset):
     default_margin_loss: ClassVar[type[MarginLoss]] = Reweighted
 
     def __init__(self, *, temperature: float = 0.1, alpha: float = 2.0, **options: Any) -> None:
+        check("alpha", alpha, at_least=1)
         check("temperature", temperature, at_least=SMALLEST * alpha)
         super().__init__(temperature=AlignmentExponential(temperature, alpha), **options)
 

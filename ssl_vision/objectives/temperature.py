@@ -1,4 +1,4 @@
-"""Temperature rules, which compute τ at each step and work with every contrastive objective.
+"""Temperature rules, which compute τ at each step. Most contrastive objectives accept any of them.
 
 A rule maps the detached positive similarities of a batch to τ. Parameters that could bring τ to zero or below
 are rejected, unless the rule clamps τ.

@@ -11,8 +11,8 @@ with negatives k_j and the positive k_i. `UnifiedGradient` trains with such a gr
 The classes ``Modified…`` are the non-contrastive objectives with the paper's gate, weight and ratio, and with
 detached negatives, so the effective ratio is about 2r, and the value of the loss does not measure progress.
 The defaults are those of the paper's code, which fine-tunes BERT. With these defaults, networks with random
-initial weights can collapse. With r = 0.5, as in ``configs/objective``, they did not, except with
-`ModifiedMHS`.
+initial weights can collapse. With r = 0.5, as in ``configs/objective``, they did not, but with
+`ModifiedMHS` they spread only a little.
 
 With ``gate_mode="cross_view"``, an anchor contributes while the similarity of its hardest negative in the
 other view is less than m below that of its positive. ``"within_view"`` follows the paper's code: the gap is 1
