@@ -95,11 +95,12 @@ def validations(run: Run) -> list[list[str]]:
     if not curves:
         return []
     longest = max(curves.values(), key=len)
-    shown = [longest[0], longest[-1]] if len(longest) > 1 else longest
+    shown, images = longest[:: max(1, len(longest) - 1)], run.validated_images  # the first and the last
     table = [["", *(f"epoch {epoch + 1}" for _, epoch, _ in shown)]]
     for name, curve in curves.items():
-        values = {step: validation_value(name, value, run.validated_images) for step, _, value in curve}
-        table.append([name, *(values.get(step, "") for step, _, _ in shown)])
+        at = {step: value for step, _, value in curve}
+        values = (at.get(step) for step, *_ in shown)
+        table.append([name, *("" if x is None else validation_value(name, x, images) for x in values)])
     return table
 
 

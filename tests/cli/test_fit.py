@@ -241,6 +241,28 @@ def test_path_in_home_directory_reaches_your_own_class_when_a_run_continues(tmp_
     assert read_checkpoint(Path("runs/run")).epoch == 2
 
 
+def test_module_and_data_of_other_code_are_trained_under_the_bar(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own_code.py").write_text(
+        "import torch\nfrom pytorch_lightning import LightningDataModule, LightningModule\n"
+        "from torch.utils.data import DataLoader\n\n\n"
+        "class Own(LightningModule):\n"
+        "    def __init__(self, optimizer: str = 'sgd'):\n"
+        "        super().__init__()\n"
+        "        self.layer = torch.nn.Linear(1, 1)\n\n"
+        "    def training_step(self, batch, index):\n"
+        "        return self.layer(batch[1].float()[:, None]).mean()\n\n"
+        "    def configure_optimizers(self):\n"
+        "        return torch.optim.SGD(self.parameters(), 0.1)\n\n\n"
+        "class Plain(LightningDataModule):\n"
+        "    def train_dataloader(self):\n"
+        "        return DataLoader([((torch.zeros(3), torch.zeros(3)), 1.0)] * 16, batch_size=8)\n"
+    )
+    options = ["--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--report=false"]
+    assert main(["fit", "--model=own_code.Own", "--data=own_code.Plain", "--name=run", *options]) == 0
+    assert Run("runs/run").steps == 2
+
+
 def test_path_in_home_directory_reaches_callbacks_when_a_run_continues(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)

@@ -32,7 +32,7 @@ def logged_value(run: Run, metric: str) -> dict[str, Any]:
         raise InputError(f"{run.folder.path} has no {metric} in its metrics.csv{hint}")
     images = {"images": run.validated_on} if metric.startswith("val/") else {}
     epoch = curve[-1][1] + 1
-    earlier = {} if epoch == run.epoch else {"last measured epoch": epoch}
+    earlier = {"last measured epoch": epoch} if epoch < run.epoch else {}
     return {"value": curve[-1][2], **images, **earlier}
 
 

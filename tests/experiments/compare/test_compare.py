@@ -137,6 +137,19 @@ def test_runs_of_different_length_are_compared_after_their_last_epochs(capsys):
     assert [[run["epoch"] for run in group["runs"]] for group in logged["groups"]] == [[2, 2], [4, 4]]
 
 
+def test_runs_that_end_within_an_epoch_are_compared_by_their_last_values():
+    """As with an equal number of steps and another batch size."""
+    for batch_size, epochs in ((32, 1), (64, 3)):
+        folder = Path(f"runs/{batch_size}")
+        make_run(
+            folder, epochs=epochs + 1, **{"data.init_args.batch_size": batch_size, "trainer.max_steps": 4}
+        )
+        done = f"step,epoch,time/epochs\n{4 * epochs + 3},{epochs},{epochs + 0.5}\n"
+        (folder / "times.csv").write_text(done)
+    groups = compare_runs("--by=batch_size", "--metric=val/knn_top1")["groups"]
+    assert [group["mean"] for group in groups] == [50, 50]
+
+
 def test_values_of_a_metric_that_ended_earlier_are_not_compared(runs, capsys):
     for path in runs.glob("MACL-*"):
         (path / "metrics.csv").write_text("step,epoch,val/knn_top1,val/rankme\n3,0,0.5,9\n7,1,0.6,\n")
